@@ -1,0 +1,67 @@
+"""The one owner of T: folds time into the batch axis, so that ordinary layers run every step at once.
+
+Inside a network a tensor is ``[T·B, …]``, time-major; a spiking layer asks the clock for ``[T, B, …]`` and back. What
+does not change over time (the image, and all that is computed from it before the first spike) stays ``[B, …]``.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from torch import Tensor
+
+__all__ = ["Clock", "active_clock"]
+
+
+@dataclass(frozen=True)
+class Clock:
+    """``steps`` time-steps of ``batch`` samples."""
+
+    steps: int
+    batch: int
+
+    def fold(self, x: Tensor) -> Tensor:
+        """``[T, B, …]`` to ``[T·B, …]``."""
+        return x.flatten(0, 1)
+
+    def unfold(self, x: Tensor) -> Tensor:
+        """``[T·B, …]`` to ``[T, B, …]``."""
+        if x.shape[0] != self.steps * self.batch:
+            raise ValueError(
+                f"a tensor of {x.shape[0]} rows reached a spiking layer; {self.steps} steps of {self.batch} samples are "
+                f"{self.steps * self.batch}. The model mixes or drops samples (an operation on axis 0): take it out"
+            )
+        return x.unflatten(0, (self.steps, self.batch))
+
+    def hold(self, x: Tensor) -> Tensor:
+        """``[B, …]`` that does not change over time, to ``[T, B, …]``: a view, nothing is copied."""
+        if x.shape[0] != self.batch:
+            raise ValueError(
+                f"a tensor of {x.shape[0]} rows was computed from a batch of {self.batch}. "
+                "The model mixes or drops samples (an operation on axis 0): take it out"
+            )
+        return x.unsqueeze(0).expand(self.steps, *x.shape)
+
+    @contextmanager
+    def ticking(self) -> Iterator["Clock"]:
+        """Make this the clock that spiking layers read, for the length of a ``with`` block."""
+        token = _active.set(self)
+        try:
+            yield self
+        finally:
+            _active.reset(token)
+
+
+_active: ContextVar[Clock | None] = ContextVar("offspike_clock", default=None)
+
+
+def active_clock() -> Clock:
+    """The clock of the running forward pass."""
+    clock = _active.get()
+    if clock is None:
+        raise RuntimeError(
+            "a spiking layer was called outside its network: time has no meaning there. "
+            "Call the SpikingNetwork itself, snn(x, steps=8)"
+        )
+    return clock

@@ -1,0 +1,84 @@
+"""The paper's mathematics: pure, element-wise functions of tensors.
+
+Letters are the paper's: θ ``theta`` threshold, v(0) ``v0`` initial potential, v(ρ) ``v_end`` residual potential,
+ρ ``rho`` steps listened to, ψ ``psi`` offset spikes, λ ``lam`` and L ``levels`` of the ANN's activation.
+"""
+
+import torch
+from torch import Tensor
+
+__all__ = ["desired_count", "interval", "offset_spikes", "qcfs", "shift_for_one_spike"]
+
+
+class _Floor(torch.autograd.Function):
+    """⌊x⌋ forward, identity backward (the straight-through estimator)."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.floor()
+
+    @staticmethod
+    def backward(ctx: object, *grad: Tensor) -> Tensor:
+        return grad[0]
+
+
+def qcfs(x: Tensor, lam: Tensor | float, levels: int) -> Tensor:
+    """Eq. 7, the quantised activation: ``λ/L · clip(⌊x·L/λ + ½⌋, 0, L)``.
+
+    The floor passes its gradient straight through; the clip does not, and λ learns from both.
+    """
+    steps: Tensor = _Floor.apply(x * levels / lam + 0.5)  # type: ignore[no-untyped-call]
+    return steps.clamp(0, levels) * (lam / levels)
+
+
+def desired_count(total: Tensor, theta: Tensor, rho: int) -> Tensor:
+    """How often the ANN would have a neuron fire: ``clip(⌊ΣI/θ + ½⌋, 0, ρ)`` for a total current ΣI over ρ steps."""
+    return (total / theta + 0.5).floor().clamp(0, rho)
+
+
+def offset_spikes(count: Tensor, v_end: Tensor, v0: Tensor, theta: Tensor, rho: int) -> Tensor:
+    """Theorems 1 and 3 for any v(0): ``ψ = clip(n + ⌊(v(ρ) − v(0))/θ + ½⌋, 0, ρ) − n``.
+
+    ψ is the number of spikes that a neuron which fired n times in ρ steps owes (ψ > 0) or fired too many (ψ < 0).
+    """
+    return (count + ((v_end - v0) / theta + 0.5).floor()).clamp(0, rho) - count
+
+
+def shift_for_one_spike(psi: Tensor, low: Tensor, high: Tensor, theta: Tensor, eps: float) -> Tensor:
+    """Theorem 2: what to add to v(0) so that the neuron fires once more (ψ > 0) or once less (ψ < 0).
+
+    ``low`` is ``min{v(t) | s(t) = 1}`` (+∞ if it never fired), ``high`` is ``max{v(t) | s(t) = 0}`` (−∞ if it always
+    did), and ε is ``eps·θ``::
+
+        ψ < 0:  −max(θ, low + ε)         ψ > 0:  +max(θ, θ + ε − high)         ψ = 0:  0
+    """
+    margin = theta * eps
+    down = -torch.maximum(theta, low + margin)
+    up = torch.maximum(theta, theta + margin - high)
+    return torch.where(psi < 0, down, torch.where(psi > 0, up, torch.zeros_like(up)))
+
+
+def interval(current: Tensor, theta: Tensor | float, count: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The half-open interval ``[low, high)`` of initial potentials from which a neuron fires exactly ``count`` times.
+
+    ``current`` is ``[ρ, …]``; without ``count`` the ANN's own count is meant. The count grows with v(0), and the least
+    v(0) that gives at least k spikes is D[k], found in one pass over the currents (k descending at each step)::
+
+        D[k] ← min(D[k], max(D[k−1], kθ − (I(1) + … + I(t)))),   D[0] = −∞, every other D = +∞ at the start
+
+    The interval is ``[D[k], D[k+1])``: at least θ wide, open to −∞ for k = 0 and to +∞ for k = ρ.
+    """
+    rho = len(current)
+    state = torch.float64 if current.dtype == torch.float64 else torch.float32
+    current = current.to(state)
+    theta = torch.as_tensor(theta, dtype=state, device=current.device)
+    total = torch.zeros_like(current[0])
+    least = [torch.full_like(total, -torch.inf)] + [torch.full_like(total, torch.inf) for _ in range(rho + 1)]
+    for step in current:
+        total = total + step
+        for k in range(rho, 0, -1):
+            least[k] = torch.minimum(least[k], torch.maximum(least[k - 1], k * theta - total))
+    count = desired_count(total, theta, rho) if count is None else count
+    index = count.to(torch.int64).unsqueeze(0)
+    table = torch.stack(least)
+    return table.gather(0, index)[0], table.gather(0, index + 1)[0]

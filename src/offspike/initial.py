@@ -1,0 +1,222 @@
+"""Where the membrane starts: policies for v(0). The paper lives here.
+
+A policy is a small frozen value, called with the currents of a layer ``[T, …]`` and its threshold: ``policy(current,
+theta) -> v0``. It listens to the first ``rho`` steps only (0: it does not listen at all). Calibration is per sample: the
+same neuron starts elsewhere for another image.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol, cast, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from offspike import ops
+from offspike.equations import desired_count, interval, offset_spikes, shift_for_one_spike
+
+__all__ = ["POLICIES", "Constant", "Exact", "Policy", "Residual", "Shift", "Uniform", "calibrate_and_fire"]
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """How v(0) is chosen. ``rho`` is how many steps of its input a neuron listens to before it starts."""
+
+    @property
+    def rho(self) -> int:
+        """Steps listened to."""
+        ...
+
+    def __call__(self, current: Tensor, theta: Tensor | float) -> Tensor:
+        """v(0) for currents ``[T, …]``, T >= ρ."""
+        ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """``v(0) = fraction · θ``; θ/2 is the best constant (QCFS)."""
+
+    fraction: float = 0.5
+    rho: ClassVar[int] = 0
+
+    def __call__(self, current: Tensor, theta: Tensor | float) -> Tensor:
+        """The same everywhere."""
+        return (_theta(current, theta) * self.fraction).expand(current.shape[1:])
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """``v(0) ~ U[0, θ)``, drawn once for each neuron from ``seed``: the same for every sample, call and device.
+
+    ``current`` is ``[T, B, …]``, or ``[T, N]`` for N neurons without a batch.
+    """
+
+    seed: int = 0
+    rho: ClassVar[int] = 0
+
+    def __call__(self, current: Tensor, theta: Tensor | float) -> Tensor:
+        """One draw a neuron, shared by the batch."""
+        neurons = current.shape[2:] if current.ndim > 2 else current.shape[1:]
+        generator = torch.Generator().manual_seed(self.seed)
+        draw = torch.rand(neurons, generator=generator, dtype=torch.float64)
+        return (_theta(current, theta) * draw.to(current.device, ops.state_dtype(current))).expand(current.shape[1:])
+
+
+@dataclass(frozen=True)
+class Residual:
+    """The paper's lightweight scheme (appendix A.5): run ρ steps from θ/2, start again from where they ended.
+
+    ``v(0) ← v(ρ)`` makes ``v(T) − v(0)``, the error term of Eq. 5, small.
+    """
+
+    rho: int
+
+    def __post_init__(self) -> None:
+        _check_rho(self.rho)
+
+    def __call__(self, current: Tensor, theta: Tensor | float) -> Tensor:
+        """v(ρ)."""
+        theta = _theta(current, theta)
+        return ops.probe(_first(current, self.rho), theta, theta / 2).v_end
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The paper's calibration (Section 4.3): judge the offset spikes, shift v(0) so that one spike comes or goes.
+
+    Each iteration changes the count by one, so k iterations mend |ψ| <= k. A neuron that fired in all ρ steps and is
+    still above θ cannot fire more often: Theorem 1 (ii) leaves it alone (``saturated="keep"``); the authors' released
+    code makes it fire for ever (``"pin"``: v(0) = +∞).
+    """
+
+    rho: int
+    iterations: int = 1
+    eps: float = 1e-3
+    saturated: Literal["keep", "pin"] = "keep"
+
+    def __post_init__(self) -> None:
+        _check_rho(self.rho)
+        if self.iterations < 1:
+            raise ValueError(f"iterations must be >= 1, got {self.iterations}")
+        _check_eps(self.eps, below=1.0)
+        _check_choice("saturated", self.saturated, ("keep", "pin"))
+
+    def __call__(self, current: Tensor, theta: Tensor | float) -> Tensor:
+        """θ/2 and the shifts of Theorem 2."""
+        current, theta = _first(current, self.rho), _theta(current, theta)
+        v0 = (theta / 2).expand(current.shape[1:])
+        for _ in range(self.iterations):
+            count, v_end, low, high = ops.probe(current, theta, v0)
+            # Without the upper clip at ρ a saturated neuron still asks for spikes; its ``high`` is −∞, its shift +∞.
+            most = self.rho if self.saturated == "keep" else self.rho + 1
+            psi = offset_spikes(count, v_end, v0, theta, most)
+            v0 = v0 + shift_for_one_spike(psi, low, high, theta, self.eps)
+        return v0
+
+
+@dataclass(frozen=True)
+class Exact:
+    """One pass, no iteration: start inside the interval from which the neuron fires exactly as often as the ANN says.
+
+    The interval ``[D[k], D[k+1])`` (see ``equations.interval``) is at least θ wide, so there is room to choose; the
+    choice decides how good the first T < ρ steps are. ``eps·θ`` keeps clear of the edges, where rounding could tip a
+    spike. ``place``:
+
+    - ``"first"``: ``θ/2 + kθ/ρ − I(1)``, as near as the interval allows: the first step fires iff the rate is >= ½;
+    - ``"near"``: as near to θ/2 as the interval allows;
+    - ``"middle"``: the middle of the interval (of its θ next to the finite end where the other is infinite).
+    """
+
+    rho: int
+    place: Literal["first", "middle", "near"] = "first"
+    eps: float = 2.0**-10
+
+    def __post_init__(self) -> None:
+        _check_rho(self.rho)
+        _check_eps(self.eps, below=0.5)
+        _check_choice("place", self.place, ("first", "middle", "near"))
+
+    def __call__(self, current: Tensor, theta: Tensor | float) -> Tensor:
+        """A potential inside ``[D[k], D[k+1])``."""
+        current, theta = _first(current, self.rho).to(ops.state_dtype(current)), _theta(current, theta)
+        total = torch.zeros_like(current[0])
+        for step in current:
+            total = total + step
+        count = desired_count(total, theta, self.rho)
+        low, high = interval(current, theta, count)
+        if self.place == "middle":
+            low, high = torch.where(count > 0, low, high - theta), torch.where(count < self.rho, high, low + theta)
+            return (low + high) / 2
+        wish = theta / 2
+        if self.place == "first":
+            wish = wish + count * theta / self.rho - current[0]
+        margin = theta * self.eps
+        return torch.minimum(torch.maximum(wish, low + margin), high - margin)
+
+
+POLICIES = (Constant, Uniform, Residual, Shift, Exact)
+
+
+def calibrate_and_fire(policy: Policy, current: Tensor, theta: Tensor | float) -> tuple[Tensor, Tensor]:
+    """``fire(current, theta, policy(current, theta))``, in one kernel for the policies that listen."""
+    if not isinstance(policy, Residual | Shift | Exact):
+        return ops.fire(current, theta, policy(current, theta))
+    _first(current, policy.rho)
+    flat = ops.flatten(current, theta, 0.0)
+    spikes, v_end = _calibrate_and_fire(flat.current, flat.theta, **_rule(policy))
+    return flat.restore(spikes), flat.restore(v_end)
+
+
+def _rule(policy: Residual | Shift | Exact) -> dict[str, Any]:
+    """The policy as arguments of the fused operator, which takes plain values only."""
+    match policy:
+        case Residual(rho):
+            return {"rule": "residual", "rho": rho, "iterations": 1, "eps": 0.0}
+        case Shift(rho, iterations, eps, saturated):
+            return {"rule": f"shift-{saturated}", "rho": rho, "iterations": iterations, "eps": eps}
+        case Exact(rho, place, eps):
+            return {"rule": f"exact-{place}", "rho": rho, "iterations": 1, "eps": eps}
+
+
+def _policy(rule: str, rho: int, iterations: int, eps: float) -> Policy:
+    name, _, variant = rule.partition("-")
+    if name == "residual":
+        return Residual(rho)
+    return Shift(rho, iterations, eps, cast(Any, variant)) if name == "shift" else Exact(rho, cast(Any, variant), eps)
+
+
+@torch.library.custom_op("offspike::calibrate_and_fire", mutates_args=())
+def _calibrate_and_fire(
+    current: Tensor, theta: Tensor, rule: str, rho: int, iterations: int, eps: float
+) -> tuple[Tensor, Tensor]:
+    """The specification of the fused kernels: the policy, then the neuron."""
+    return ops.fire(current, theta, _policy(rule, rho, iterations, eps)(current, theta))
+
+
+@_calibrate_and_fire.register_fake
+def _(current: Tensor, theta: Tensor, rule: str, rho: int, iterations: int, eps: float) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(current), current.new_empty(current.shape[1], dtype=theta.dtype)
+
+
+def _theta(current: Tensor, theta: Tensor | float) -> Tensor:
+    return torch.as_tensor(theta, dtype=ops.state_dtype(current), device=current.device)
+
+
+def _first(current: Tensor, rho: int) -> Tensor:
+    if len(current) < rho:
+        raise ValueError(f"this policy listens to rho={rho} steps and was given {len(current)}")
+    return current[:rho]
+
+
+def _check_rho(rho: int) -> None:
+    if rho < 1:
+        raise ValueError(f"rho must be >= 1 (it is how many steps a layer listens to before it starts), got {rho}")
+
+
+def _check_eps(eps: float, *, below: float) -> None:
+    if not 0 < eps < below:
+        raise ValueError(f"eps is a fraction of the threshold and must lie in (0, {below:g}), got {eps}")
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}")

@@ -1,0 +1,130 @@
+"""The integrate-and-fire neuron over time, as ``torch.library`` operators.
+
+``torch.library`` picks the kernel by device: numba on the CPU (`cpu.py`), Triton on a GPU (`gpu.py`), and the plain
+PyTorch specification (`reference.py`) anywhere else. All of them return the same bits. Currents may be float64, float32,
+bfloat16 or float16; potentials are float64 for float64 currents and float32 otherwise.
+"""
+
+import math
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from offspike.ops import reference
+
+__all__ = ["Flat", "Probed", "backend", "fire", "flatten", "probe", "state_dtype"]
+
+CURRENT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+class Probed(NamedTuple):
+    """What ρ steps reveal: how often the neuron fired, where it ended, and how narrowly it fired or did not."""
+
+    count: Tensor
+    v_end: Tensor
+    low: Tensor  # min{v(t) | s(t) = 1}, +∞ if it never fired
+    high: Tensor  # max{v(t) | s(t) = 0}, −∞ if it always fired
+
+
+def fire(current: Tensor, theta: Tensor | float, v0: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Run IF neurons with soft reset over ``current [T, …]`` from ``v0``: spikes ``[T, …]`` and v(T) ``[…]``.
+
+    ``theta`` and ``v0`` are numbers or broadcast to one step of the current. ``θ·Σs = ΣI + v(0) − v(T)`` holds exactly
+    up to the rounding of sums.
+    """
+    flat = flatten(current, theta, v0)
+    spikes, v_end = _fire(flat.current, flat.theta, flat.v0)
+    return flat.restore(spikes), flat.restore(v_end)
+
+
+def probe(current: Tensor, theta: Tensor | float, v0: Tensor | float) -> Probed:
+    """Run as ``fire`` does, and return count, v(T), ``min{v(t)|s(t)=1}`` and ``max{v(t)|s(t)=0}`` instead of spikes."""
+    flat = flatten(current, theta, v0)
+    return Probed(*(flat.restore(x) for x in _probe(flat.current, flat.theta, flat.v0)))
+
+
+def backend(device: torch.device | str) -> str:
+    """Which implementation runs on a device: ``"numba"``, ``"triton"`` or ``"reference"``."""
+    kind = torch.device(device).type
+    if kind == "cpu" and find_spec("numba"):
+        return "numba"
+    if kind == "cuda" and find_spec("triton"):
+        return "triton"
+    return "reference"
+
+
+def state_dtype(current: Tensor) -> torch.dtype:
+    """The dtype of membrane potentials for this current."""
+    return torch.float64 if current.dtype == torch.float64 else torch.float32
+
+
+class Flat(NamedTuple):
+    """Operands as kernels take them: ``current [T, N]`` contiguous, ``theta`` and ``v0`` ``[N]`` or ``[1]``."""
+
+    current: Tensor
+    theta: Tensor
+    v0: Tensor
+    sizes: tuple[int, ...]  # of one step, in memory order
+    inverse: tuple[int, ...]  # from memory order back to the caller's axes
+
+    def restore(self, x: Tensor) -> Tensor:
+        """``[N]`` or ``[T, N]`` in the caller's axes and memory layout."""
+        steps = x.ndim - 1
+        x = x.unflatten(-1, self.sizes) if self.sizes else x.squeeze(-1)
+        return x.permute(*range(steps), *(steps + axis for axis in self.inverse))
+
+
+def flatten(current: Tensor, theta: Tensor | float, v0: Tensor | float) -> Flat:
+    """Check the operands and lay them out flat, in the order in which the current lies in memory (no copy if dense)."""
+    if current.dtype not in CURRENT_DTYPES:
+        raise TypeError(f"currents must be float64, float32, bfloat16 or float16, got {current.dtype}")
+    if current.ndim < 1 or current.shape[0] < 1:
+        raise ValueError(f"current must be [T, …] with T >= 1, got shape {tuple(current.shape)}")
+    shape, state = current.shape[1:], state_dtype(current)
+    theta = torch.as_tensor(theta, dtype=state, device=current.device)
+    if not theta.is_cuda and not bool((theta > 0).all()):
+        raise ValueError(f"thresholds must be positive, got {theta.min().item():g}")
+    v0 = torch.as_tensor(v0, dtype=state, device=current.device)
+    order = sorted(range(len(shape)), key=lambda axis: -current.stride(axis + 1))
+    inverse = tuple(order.index(axis) for axis in range(len(shape)))
+
+    def lay(name: str, x: Tensor) -> Tensor:
+        if x.numel() == 1:
+            return x.reshape(1)
+        try:
+            full = x.expand(shape)
+        except RuntimeError as error:
+            raise ValueError(f"{name} {tuple(x.shape)} does not broadcast to one step {tuple(shape)}") from error
+        return full.permute(order).reshape(math.prod(shape))
+
+    flat = current.detach().permute(0, *(axis + 1 for axis in order)).reshape(len(current), math.prod(shape))
+    return Flat(
+        flat.contiguous(),
+        lay("theta", theta.detach()),
+        lay("v0", v0.detach()),
+        tuple(shape[axis] for axis in order),
+        inverse,
+    )
+
+
+@torch.library.custom_op("offspike::fire", mutates_args=())
+def _fire(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
+    return reference.fire(current, theta, v0)
+
+
+@_fire.register_fake
+def _(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(current), current.new_empty(current.shape[1], dtype=theta.dtype)
+
+
+@torch.library.custom_op("offspike::probe", mutates_args=())
+def _probe(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return reference.probe(current, theta, v0)
+
+
+@_probe.register_fake
+def _(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    one = current.new_empty(current.shape[1], dtype=theta.dtype)
+    return one, torch.empty_like(one), torch.empty_like(one), torch.empty_like(one)

@@ -1,0 +1,37 @@
+"""The specification: an integrate-and-fire neuron with soft reset (Eq. 2 and 4), one plain PyTorch step at a time.
+
+``current`` is ``[T, N]``; ``theta`` and ``v0`` are ``[N]`` or ``[1]``, in the state's dtype. Kernels must return the
+same bits.
+"""
+
+import torch
+from torch import Tensor
+
+__all__ = ["fire", "probe"]
+
+
+def fire(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
+    """``m = v + I;  s = [m ≥ θ];  v = m − s·θ``  ->  spikes ``[T, N]`` in the current's dtype, v(T) ``[N]``."""
+    v = v0.expand(current.shape[1:]).clone()
+    spikes = torch.empty_like(current)
+    for t, step in enumerate(current):
+        m = v + step.to(v.dtype)
+        s = m >= theta
+        v = torch.where(s, m - theta, m)
+        spikes[t] = s
+    return spikes, v
+
+
+def probe(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Fire, and keep what Theorem 2 asks for: count, v(T), ``min{v(t)|s(t)=1}``, ``max{v(t)|s(t)=0}``, each ``[N]``."""
+    v = v0.expand(current.shape[1:]).clone()
+    count = torch.zeros_like(v)
+    low, high = torch.full_like(v, torch.inf), torch.full_like(v, -torch.inf)
+    for step in current:
+        m = v + step.to(v.dtype)
+        s = m >= theta
+        v = torch.where(s, m - theta, m)
+        count = count + s
+        low = torch.where(s, torch.minimum(low, v), low)
+        high = torch.where(s, high, torch.maximum(high, v))
+    return count, v, low, high
