@@ -32,7 +32,7 @@ class Clock:
                 f"a tensor of {x.shape[0]} rows reached a spiking layer; {self.steps} steps of {self.batch} samples are "
                 f"{self.steps * self.batch}. The model mixes or drops samples (an operation on axis 0): take it out"
             )
-        return x.unflatten(0, (self.steps, self.batch))
+        return x.reshape(self.steps, self.batch, *x.shape[1:])
 
     def hold(self, x: Tensor) -> Tensor:
         """``[B, …]`` that does not change over time, to ``[T, B, …]``: a view, nothing is copied."""

@@ -1,8 +1,8 @@
 """Where the membrane starts: policies for v(0). The paper lives here.
 
-A policy is a small frozen value, called with the currents of a layer ``[T, …]`` and its threshold: ``policy(current,
-theta) -> v0``. It listens to the first ``rho`` steps only (0: it does not listen at all). Calibration is per sample: the
-same neuron starts elsewhere for another image.
+A policy is a small frozen value, called with the currents of a layer ``[T, …]`` and its threshold:
+``policy(current, theta) -> v0``. It listens to the first ``rho`` steps only (0: it does not listen at all). Calibration
+is per sample: the same neuron starts elsewhere for another image.
 """
 
 from dataclasses import dataclass
@@ -76,7 +76,8 @@ class Residual:
     def __call__(self, current: Tensor, theta: Tensor | float) -> Tensor:
         """v(ρ)."""
         theta = _theta(current, theta)
-        return ops.probe(_first(current, self.rho), theta, theta / 2).v_end
+        _, v_end, _, _ = ops.probe(_first(current, self.rho), theta, theta / 2)
+        return v_end
 
 
 @dataclass(frozen=True)

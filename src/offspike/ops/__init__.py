@@ -1,8 +1,8 @@
 """The integrate-and-fire neuron over time, as ``torch.library`` operators.
 
 ``torch.library`` picks the kernel by device: numba on the CPU (`cpu.py`), Triton on a GPU (`gpu.py`), and the plain
-PyTorch specification (`reference.py`) anywhere else. All of them return the same bits. Currents may be float64, float32,
-bfloat16 or float16; potentials are float64 for float64 currents and float32 otherwise.
+PyTorch specification (`reference.py`) anywhere else. All of them return the same bits. Currents may be float64,
+float32, bfloat16 or float16; potentials are float64 for float64 currents and float32 otherwise.
 """
 
 import math
@@ -14,18 +14,9 @@ from torch import Tensor
 
 from offspike.ops import reference
 
-__all__ = ["Flat", "Probed", "backend", "fire", "flatten", "probe", "state_dtype"]
+__all__ = ["Flat", "backend", "fire", "flatten", "probe", "state_dtype"]
 
 CURRENT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-
-
-class Probed(NamedTuple):
-    """What ρ steps reveal: how often the neuron fired, where it ended, and how narrowly it fired or did not."""
-
-    count: Tensor
-    v_end: Tensor
-    low: Tensor  # min{v(t) | s(t) = 1}, +∞ if it never fired
-    high: Tensor  # max{v(t) | s(t) = 0}, −∞ if it always fired
 
 
 def fire(current: Tensor, theta: Tensor | float, v0: Tensor | float) -> tuple[Tensor, Tensor]:
@@ -39,10 +30,15 @@ def fire(current: Tensor, theta: Tensor | float, v0: Tensor | float) -> tuple[Te
     return flat.restore(spikes), flat.restore(v_end)
 
 
-def probe(current: Tensor, theta: Tensor | float, v0: Tensor | float) -> Probed:
-    """Run as ``fire`` does, and return count, v(T), ``min{v(t)|s(t)=1}`` and ``max{v(t)|s(t)=0}`` instead of spikes."""
+def probe(current: Tensor, theta: Tensor | float, v0: Tensor | float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Run as ``fire`` does and say what happened: ``(count, v_end, low, high)``, each like one step of the current.
+
+    ``low = min{v(t) | s(t) = 1}`` (+∞ if it never fired) and ``high = max{v(t) | s(t) = 0}`` (−∞ if it always did) say
+    how narrowly.
+    """
     flat = flatten(current, theta, v0)
-    return Probed(*(flat.restore(x) for x in _probe(flat.current, flat.theta, flat.v0)))
+    count, v_end, low, high = _probe(flat.current, flat.theta, flat.v0)
+    return flat.restore(count), flat.restore(v_end), flat.restore(low), flat.restore(high)
 
 
 def backend(device: torch.device | str) -> str:
@@ -72,7 +68,7 @@ class Flat(NamedTuple):
     def restore(self, x: Tensor) -> Tensor:
         """``[N]`` or ``[T, N]`` in the caller's axes and memory layout."""
         steps = x.ndim - 1
-        x = x.unflatten(-1, self.sizes) if self.sizes else x.squeeze(-1)
+        x = x.reshape(*x.shape[:-1], *self.sizes)
         return x.permute(*range(steps), *(steps + axis for axis in self.inverse))
 
 

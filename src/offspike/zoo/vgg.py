@@ -63,7 +63,7 @@ class VGG(nn.Module):
 def vgg16(
     *, classes: int = 10, activation: nn.Module | None = None, channels: int = 3, size: int = 32, dropout: float = 0.0
 ) -> VGG:
-    """13 convolutions and linear layers of 4096, 4096: 15 neuron layers, 34.0 M parameters for 32x32 and 10 classes."""
+    """13 convolutions and linear layers of 4096, 4096: 15 neuron layers, 33.6 M parameters (32x32, 10 classes)."""
     return VGG(
         VGG16, (4096, 4096), classes=classes, activation=activation, channels=channels, size=size, dropout=dropout
     )
