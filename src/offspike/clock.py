@@ -8,18 +8,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from torch import Tensor
 
-__all__ = ["Clock", "active_clock"]
+__all__ = ["Clock", "Phase", "active_clock"]
+
+
+class Phase(Protocol):
+    """What spiking layers do in this pass (see schedules.py)."""
+
+    def fire(self, layer: Any, current: Tensor) -> Tensor:
+        """Spikes ``[T, B, …]`` of a layer for its currents ``[T, B, …]``."""
+        ...
 
 
 @dataclass(frozen=True)
 class Clock:
-    """``steps`` time-steps of ``batch`` samples."""
+    """``steps`` time-steps of ``batch`` samples, and what is done in them."""
 
     steps: int
     batch: int
+    phase: Phase
 
     def fold(self, x: Tensor) -> Tensor:
         """``[T, B, …]`` to ``[T·B, …]``."""
@@ -29,7 +39,7 @@ class Clock:
         """``[T·B, …]`` to ``[T, B, …]``."""
         if x.shape[0] != self.steps * self.batch:
             raise ValueError(
-                f"a tensor of {x.shape[0]} rows reached a spiking layer; {self.steps} steps of {self.batch} samples are "
+                f"a tensor of {x.shape[0]} rows came where {self.steps} steps of {self.batch} samples make "
                 f"{self.steps * self.batch}. The model mixes or drops samples (an operation on axis 0): take it out"
             )
         return x.reshape(self.steps, self.batch, *x.shape[1:])
@@ -44,11 +54,11 @@ class Clock:
         return x.unsqueeze(0).expand(self.steps, *x.shape)
 
     @contextmanager
-    def ticking(self) -> Iterator["Clock"]:
+    def ticking(self) -> Iterator[None]:
         """Make this the clock that spiking layers read, for the length of a ``with`` block."""
         token = _active.set(self)
         try:
-            yield self
+            yield
         finally:
             _active.reset(token)
 
@@ -61,7 +71,7 @@ def active_clock() -> Clock:
     clock = _active.get()
     if clock is None:
         raise RuntimeError(
-            "a spiking layer was called outside its network: time has no meaning there. "
-            "Call the SpikingNetwork itself, snn(x, steps=8)"
+            "a spiking layer was called outside its network, where time has no meaning: "
+            "call the SpikingNetwork itself, snn(x, steps=8)"
         )
     return clock

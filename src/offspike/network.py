@@ -1,0 +1,79 @@
+"""The spiking network: the user's own model, run over time."""
+
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from offspike import schedules
+from offspike.clock import Clock, Phase
+from offspike.layers import SpikingLayer
+from offspike.methods import Method
+
+__all__ = ["SpikingNetwork"]
+
+
+class SpikingNetwork(nn.Module):
+    """``snn(x, steps=T)`` returns the logits of each step, ``[T, B, classes]``.
+
+    ``logits[:t].mean(0)`` is the readout at t.
+
+    The input is the same image at each step, so whatever lies before the first spiking layer is computed once; with
+    ``repeat_input`` (a model where the image and spikes meet) the image is repeated instead. Nothing is kept between
+    calls, and ``snn(x, 16)[:t] == snn(x, t)``.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        method: Method,
+        *,
+        input_shape: tuple[int, ...] | None = None,
+        repeat_input: bool = False,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.method = method
+        self.input_shape = input_shape
+        self.repeat_input = repeat_input
+        self.eval()
+
+    @torch.no_grad()
+    def forward(self, x: Tensor, steps: int) -> Tensor:
+        """The logits of each step, ``[steps, B, …]``."""
+        if steps < 1:
+            raise ValueError(f"steps must be >= 1, got {steps}")
+        self._check(x)
+
+        def one_pass(horizon: int, phase: Phase) -> Tensor:
+            clock = Clock(horizon, len(x), phase)
+            with clock.ticking():
+                out: Tensor = self.model(clock.fold(clock.hold(x)) if self.repeat_input else x)
+                return clock.unfold(out)
+
+        return schedules.run(self.method, steps, one_pass)
+
+    @property
+    def layers(self) -> dict[str, SpikingLayer]:
+        """The spiking layers by name, in the model's order."""
+        return {name: layer for name, layer in self.model.named_modules() if isinstance(layer, SpikingLayer)}
+
+    def train(self, mode: bool = True) -> Self:
+        """A converted network is only evaluated."""
+        if mode:
+            raise ValueError("a spiking network is not trained: train the ANN, then convert it")
+        return super().train(mode)
+
+    def _check(self, x: Tensor) -> None:
+        if not x.is_floating_point():
+            raise TypeError(f"the input must be floating point, got {x.dtype}: scale images first, x.float() / 255")
+        if x.ndim < 2 or len(x) < 1:
+            raise ValueError(f"the input must be a batch [B, …] with B >= 1, got shape {tuple(x.shape)}")
+        if self.input_shape is not None and tuple(x.shape[1:]) != tuple(self.input_shape):
+            raise ValueError(f"this network takes inputs [B, {_sizes(self.input_shape)}], got [{_sizes(x.shape)}]")
+        if not bool(x.isfinite().all()):
+            raise ValueError("the input holds NaN or infinite values")
+
+
+def _sizes(shape: tuple[int, ...]) -> str:
+    return ", ".join(str(size) for size in shape)

@@ -1,0 +1,196 @@
+"""CPU kernels (numba): the specification's bits, a block of neurons at a time.
+
+A block's state stays in the cache; time is the outer loop and neurons the inner one, which LLVM vectorises. No
+fast-math and no contraction into fused multiply-adds: every rounding is the specification's own. A Python literal
+would promote a float32 state to float64, so constants are made in the state's type first.
+
+Import this module on first use only: numba is slow to import.
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["calibrate_and_fire", "fire", "probe"]
+
+Array = NDArray[np.floating[Any]]
+
+BLOCK = 1024  # neurons: 16 steps of float32 currents and spikes are 128 KiB, inside a core's L2
+RULES = ("residual", "shift-keep", "shift-pin", "exact-first", "exact-middle", "exact-near")
+RESIDUAL, SHIFT_KEEP, SHIFT_PIN, EXACT_FIRST, EXACT_MIDDLE, EXACT_NEAR = range(len(RULES))
+
+_serial = numba.njit(cache=True, error_model="numpy")
+_parallel = numba.njit(cache=True, error_model="numpy", parallel=True, nogil=True)
+
+
+def fire(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
+    """``reference.fire``, in one pass over memory."""
+    wide = _widen(current)
+    spikes, v_end = torch.empty(wide.shape, dtype=wide.dtype), torch.empty(wide.shape[1], dtype=wide.dtype)
+    _fire(*_views(wide, theta, v0, spikes, v_end))
+    return spikes.to(current.dtype), v_end
+
+
+def probe(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``reference.probe``, in one pass over memory."""
+    wide = _widen(current)
+    count, v_end, low, high = (torch.empty(wide.shape[1], dtype=wide.dtype) for _ in range(4))
+    _probe(*_views(wide, theta, v0, count, v_end, low, high))
+    return count, v_end, low, high
+
+
+def calibrate_and_fire(
+    current: Tensor, theta: Tensor, rule: str, rho: int, iterations: int, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Listen to the first ρ <= T steps, choose v(0) by ``rule``, fire; the currents leave the cache only once."""
+    wide = _widen(current)
+    spikes, v_end = torch.empty(wide.shape, dtype=wide.dtype), torch.empty(wide.shape[1], dtype=wide.dtype)
+    views = _views(wide, theta, spikes, v_end)
+    _calibrate_and_fire(*views, RULES.index(rule), rho, iterations, views[0].dtype.type(eps))
+    return spikes.to(current.dtype), v_end
+
+
+def _widen(current: Tensor) -> Tensor:
+    """The current in the state's dtype: exact."""
+    return current if current.dtype == torch.float64 else current.float()
+
+
+def _views(*tensors: Tensor) -> list[Array]:
+    """The tensors as numba takes them, once it knows how many threads torch was given."""
+    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+    return [x.numpy() for x in tensors]
+
+
+@_parallel
+def _fire(current: Array, theta: Array, v0: Array, spikes: Array, v_end: Array) -> None:
+    for block in numba.prange((v_end.size + BLOCK - 1) // BLOCK):
+        start = block * BLOCK
+        v = v_end[start : start + BLOCK]
+        v[:] = _part(v0, start, v.size)
+        _fire_block(current, start, _part(theta, start, v.size), v, spikes)
+
+
+@_parallel
+def _probe(current: Array, theta: Array, v0: Array, count: Array, v_end: Array, low: Array, high: Array) -> None:
+    for block in numba.prange((v_end.size + BLOCK - 1) // BLOCK):
+        start, stop = block * BLOCK, (block + 1) * BLOCK
+        v, each = v_end[start:stop], _part(theta, start, min(BLOCK, v_end.size - start))
+        v[:] = _part(v0, start, v.size)
+        _probe_block(current, start, each, v, count[start:stop], low[start:stop], high[start:stop])
+
+
+@_parallel
+def _calibrate_and_fire(
+    current: Array, theta: Array, spikes: Array, v_end: Array, rule: int, rho: int, iterations: int, eps: Any
+) -> None:
+    for block in numba.prange((v_end.size + BLOCK - 1) // BLOCK):
+        start = block * BLOCK
+        v = v_end[start : start + BLOCK]
+        each = _part(theta, start, v.size)
+        if rule >= EXACT_FIRST:
+            _exact(current[:rho], start, each, v, rule, eps)
+        else:
+            _shift(current[:rho], start, each, v, rule, iterations, eps)
+        _fire_block(current, start, each, v, spikes)
+
+
+@_serial
+def _part(x: Array, start: int, size: int) -> Array:
+    """This block's ``size`` values of ``x [N]`` or ``[1]``."""
+    return np.full(size, x[0], x.dtype) if x.size == 1 else x[start : start + size]
+
+
+@_serial
+def _fire_block(current: Array, start: int, theta: Array, v: Array, spikes: Array) -> None:
+    """``m = v + I;  s = [m ≥ θ];  v = m − s·θ``, v in place."""
+    for t in range(current.shape[0]):
+        step, out = current[t, start : start + v.size], spikes[t, start : start + v.size]
+        for i in range(v.size):
+            m = v[i] + step[i]
+            s = m >= theta[i]
+            v[i] = m - theta[i] if s else m
+            out[i] = s
+
+
+@_serial
+def _probe_block(current: Array, start: int, theta: Array, v: Array, count: Array, low: Array, high: Array) -> None:
+    """Fire in place on v, and fill the count, ``min{v(t)|s(t)=1}`` and ``max{v(t)|s(t)=0}``."""
+    count[:] = 0
+    low[:] = np.inf
+    high[:] = -np.inf
+    for t in range(current.shape[0]):
+        step = current[t, start : start + v.size]
+        for i in range(v.size):
+            m = v[i] + step[i]
+            s = m >= theta[i]
+            after = m - theta[i] if s else m
+            v[i] = after
+            count[i] += theta.dtype.type(s)
+            low[i] = after if s & (after < low[i]) else low[i]
+            high[i] = high[i] if s | (after <= high[i]) else after  # a NaN goes through, as in torch.maximum
+
+
+@_serial
+def _shift(current: Array, start: int, theta: Array, v0: Array, rule: int, iterations: int, eps: Any) -> None:
+    """``initial.Residual`` and ``initial.Shift``: fill v(0)."""
+    half, zero, rho = theta.dtype.type(0.5), theta.dtype.type(0), theta.dtype.type(current.shape[0])
+    v, count, low, high = np.empty_like(v0), np.empty_like(v0), np.empty_like(v0), np.empty_like(v0)
+    most = rho + 1 if rule == SHIFT_PIN else rho
+    for i in range(v0.size):
+        v0[i] = theta[i] * half
+    for _ in range(iterations):
+        v[:] = v0
+        _probe_block(current, start, theta, v, count, low, high)
+        if rule == RESIDUAL:
+            v0[:] = v
+            return
+        for i in range(v0.size):
+            # ψ = clip(wish, 0, most) − n, of which the sign is enough; 0 <= n <= ρ.
+            n, wish, margin = count[i], count[i] + np.floor((v[i] - v0[i]) / theta[i] + half), theta[i] * eps
+            down, up = low[i] + margin, theta[i] + margin - high[i]
+            down, up = max(theta[i], down), max(theta[i], up)
+            v0[i] += -down if (wish < n) & (n > zero) else (up if (wish > n) & (n < most) else zero)
+
+
+@_serial
+def _exact(current: Array, start: int, theta: Array, v0: Array, rule: int, eps: Any) -> None:
+    """``initial.Exact``: fill v(0)."""
+    real = theta.dtype.type
+    half, zero, rho, share = real(0.5), real(0), real(current.shape[0]), real(1 / current.shape[0])
+    count, low, high = _interval(current, start, theta)
+    for i in range(v0.size):
+        if rule == EXACT_MIDDLE:
+            bottom = low[i] if count[i] > zero else high[i] - theta[i]
+            top = high[i] if count[i] < rho else low[i] + theta[i]
+            v0[i] = (bottom + top) * half
+        else:
+            wish, margin = theta[i] * half, theta[i] * eps
+            if rule == EXACT_FIRST:
+                wish = wish + count[i] * theta[i] * share - current[0, start + i]
+            v0[i] = min(max(wish, low[i] + margin), high[i] - margin)
+
+
+@_serial
+def _interval(current: Array, start: int, theta: Array) -> tuple[Array, Array, Array]:
+    """``equations.interval`` of the ANN's own count: ``(count, low, high)``."""
+    real, rho, size = theta.dtype.type, current.shape[0], theta.size
+    total, least = np.zeros_like(theta), np.full((rho + 2, size), np.inf, theta.dtype)
+    least[0] = -np.inf
+    for t in range(rho):
+        for i in range(size):
+            total[i] += current[t, start + i]
+        for k in range(t + 1, 0, -1):  # k spikes take k steps: D[k] is still infinite beyond
+            for i in range(size):
+                least[k, i] = min(least[k, i], max(least[k - 1, i], real(k) * theta[i] - total[i]))
+    count, low, high = np.empty_like(total), np.empty_like(total), np.empty_like(total)
+    for i in range(size):
+        count[i] = min(max(np.floor(total[i] / theta[i] + real(0.5)), real(0)), real(rho))
+    for k in range(rho + 1):  # a gather that vectorises
+        for i in range(size):
+            here = count[i] == real(k)
+            low[i], high[i] = (least[k, i], least[k + 1, i]) if here else (low[i], high[i])
+    return count, low, high

@@ -1,0 +1,118 @@
+"""Offset spikes, layer by layer: how far each spiking layer is from what the ANN wanted of it.
+
+``with record(snn, reference=ann) as records:`` watches every call of ``snn`` inside the block. Two judgements (paper,
+appendix A.1), both over all T steps that a layer ran:
+
+- *unconstrained*: ``ψ = a·T/θ − n`` against the ANN's own activation a of the same image: errors of earlier layers
+  count too;
+- *constrained*: against what the ANN's activation makes of the input that this layer really got, ``a = f(mean I)``: the
+  layer's own error alone.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from offspike.activations import Activation
+from offspike.clock import active_clock
+from offspike.equations import qcfs
+from offspike.layers import SpikingLayer
+from offspike.network import SpikingNetwork
+
+__all__ = ["Judgement", "LayerRecord", "record"]
+
+# Two rates are equal if they differ by less than this fraction of a spike: far above rounding, far below a spike.
+TOLERANCE = 1e-3
+
+
+@dataclass
+class Judgement:
+    """Sums over neurons and samples; ratios are derived last, so that two judgements add up exactly."""
+
+    total: int = 0
+    equal: int = 0
+    squares: float = 0.0
+    histogram: Counter[int] = field(default_factory=Counter)
+
+    def add(self, psi: Tensor, *, tolerance: float = TOLERANCE) -> None:
+        """Count the offset spikes of one batch."""
+        psi = psi.double()
+        self.total += psi.numel()
+        self.equal += int((psi.abs() <= tolerance).sum())
+        self.squares += float(psi.square().sum())
+        whole = psi.round().to(torch.int64).flatten()
+        least = int(whole.min())
+        for value, count in enumerate(torch.bincount(whole - least).tolist(), least):
+            if count:
+                self.histogram[value] += count
+
+    @property
+    def ratio(self) -> float:
+        """The share of neurons with ψ = 0."""
+        return self.equal / self.total
+
+    @property
+    def mse(self) -> float:
+        """The mean of ψ²."""
+        return self.squares / self.total
+
+
+@dataclass
+class LayerRecord:
+    """What was seen of one layer. ``unconstrained`` and ``inputs`` stay empty without a reference."""
+
+    constrained: Judgement = field(default_factory=Judgement)
+    unconstrained: Judgement = field(default_factory=Judgement)
+    inputs: Judgement = field(default_factory=Judgement)  # ΣI against T times the ANN's input, in units of θ, exactly
+
+
+@contextmanager
+def record(snn: SpikingNetwork, *, reference: nn.Module | None = None) -> Iterator[dict[str, LayerRecord]]:
+    """Watch ``snn`` inside a ``with`` block; yields a record for each spiking layer, by name."""
+    names = {layer: name for name, layer in snn.layers.items()}
+    records = {name: LayerRecord() for name in names.values()}
+    answers: dict[str, tuple[Tensor, Tensor]] = {}
+
+    @torch.no_grad()
+    def ask(ann: nn.Module, x: Tensor) -> None:
+        ann(x)
+
+    def keep(name: str, args: tuple[Tensor, ...], output: Tensor) -> None:
+        answers[name] = (args[0], output)
+
+    def judge(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        assert isinstance(layer, SpikingLayer)
+        name = names[layer]
+        _judge(records[name], layer, args[0], output, answers.get(name))
+
+    with ExitStack() as stack:
+        if reference is not None:
+            ann = deepcopy(reference).eval()
+            activations = {n: m for n, m in ann.named_modules() if isinstance(m, Activation)}
+            if set(activations) != set(records):
+                raise ValueError("the reference must be the ANN that was converted: its activations have other names")
+            for name, module in activations.items():
+                module.register_forward_hook(lambda m, args, out, name=name: keep(name, args, out))
+            stack.callback(snn.register_forward_pre_hook(lambda m, args: ask(ann, args[0])).remove)
+        for layer in names:
+            stack.callback(layer.register_forward_hook(judge).remove)
+        yield records
+
+
+def _judge(
+    record: LayerRecord, layer: SpikingLayer, current: Tensor, output: Tensor, answer: tuple[Tensor, Tensor] | None
+) -> None:
+    steps = active_clock().steps
+    mean = layer.unfold(current).to(layer.theta.dtype).sum(0) / steps
+    count = (active_clock().unfold(output) != 0).sum(0)
+    levels = layer.levels or steps
+    record.constrained.add(qcfs(mean, layer.theta, levels) * steps / layer.theta - count)
+    if answer is not None:
+        z, a = answer
+        record.unconstrained.add(a * steps / layer.theta - count)
+        record.inputs.add((z - mean) * steps / layer.theta, tolerance=0.0)

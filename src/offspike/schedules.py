@@ -1,0 +1,65 @@
+"""When calibrated layers listen: layer by layer (the paper), or all at once (causal).
+
+A schedule is one or two passes over the network; a pass tells its spiking layers what to do (`clock.Phase`).
+
+- *layerwise*: a layer listens to the first ρ steps of its input, chooses v(0), and replays them. The next layer listens
+  to the outcome. Exact, but on step-synchronous hardware the last of n layers starts nρ ticks late.
+- *causal*: every layer runs ρ steps from θ/2 and notes the v(0) that it would have liked; then all start together from
+  there. Only ρ ticks late, but what a layer heard is not what it will get.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from offspike.clock import Phase
+from offspike.initial import calibrate_and_fire
+from offspike.layers import SpikingLayer
+from offspike.methods import Method
+
+__all__ = ["run"]
+
+Pass = Callable[[int, Phase], Tensor]
+
+
+class Layerwise:
+    """Listen, calibrate and fire in one go."""
+
+    def fire(self, layer: SpikingLayer, current: Tensor) -> Tensor:
+        """Policy and neuron, fused."""
+        spikes, _ = calibrate_and_fire(layer.policy, current, layer.theta)
+        return spikes
+
+
+class Listen:
+    """Phase 1 of the causal schedule: run from θ/2, note where each layer should start."""
+
+    def __init__(self) -> None:
+        self.starts: dict[SpikingLayer, Tensor] = {}
+
+    def fire(self, layer: SpikingLayer, current: Tensor) -> Tensor:
+        """Uncalibrated spikes."""
+        self.starts[layer] = layer.policy(current, layer.theta)
+        spikes, _ = layer.neuron(current, layer.theta, layer.theta / 2)
+        return spikes
+
+
+class Start:
+    """Phase 2 of the causal schedule: every layer starts where phase 1 said."""
+
+    def __init__(self, starts: dict[SpikingLayer, Tensor]) -> None:
+        self.starts = starts
+
+    def fire(self, layer: SpikingLayer, current: Tensor) -> Tensor:
+        """Calibrated spikes."""
+        spikes, _ = layer.neuron(current, layer.theta, self.starts[layer])
+        return spikes
+
+
+def run(method: Method, steps: int, one_pass: Pass) -> Tensor:
+    """Run the passes that a method's schedule asks for and return the last one's first ``steps`` outputs."""
+    if method.schedule == "causal" and method.rho:
+        listen = Listen()
+        one_pass(method.rho, listen)
+        return one_pass(steps, Start(listen.starts))
+    return one_pass(max(steps, method.rho), Layerwise())[:steps]

@@ -1,0 +1,145 @@
+"""What the policies promise, in exact arithmetic."""
+
+import pytest
+import torch
+from exact import GRID, ann_count, currents, simulate, thresholds
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offspike import ops
+from offspike.initial import Constant, Exact, Residual, Shift, Uniform, calibrate_and_fire
+
+POLICIES = [
+    Constant(),
+    Uniform(seed=3),
+    Residual(2),
+    Shift(2),
+    Shift(2, iterations=3, saturated="pin"),
+    Exact(2, "first"),
+    Exact(2, "middle"),
+    Exact(2, "near"),
+]
+
+
+def counts(policy, current, theta):
+    spikes, _ = ops.fire(current, theta, policy(current, theta))
+    return spikes.sum(0).tolist()
+
+
+def ann_counts(current, theta):
+    return [ann_count(series, theta) for series in current.T.tolist()]
+
+
+@given(currents(), thresholds, st.sampled_from(["first", "middle", "near"]))
+def test_exact_fires_as_often_as_the_ann_says_at_once(current, theta, place):
+    assert counts(Exact(len(current), place), current, theta) == ann_counts(current, theta)
+
+
+@given(currents(), thresholds)
+def test_iterated_shift_fires_as_often_as_the_ann_says_after_psi_iterations(current, theta):
+    rho = len(current)
+    start = counts(Constant(), current, theta)
+    for n, (got, wanted) in enumerate(zip(start, ann_counts(current, theta), strict=True)):
+        column = current[:, n : n + 1]
+        offset = abs(wanted - got)
+        for iterations in range(1, rho + 1):
+            left = abs(wanted - counts(Shift(rho, iterations, eps=2.0**-8), column, theta)[0])
+            assert left == max(offset - iterations, 0)
+
+
+@given(currents(), thresholds)
+def test_residual_starts_where_rho_steps_from_half_a_threshold_end(current, theta):
+    v0 = Residual(len(current))(current, theta)
+    assert v0.tolist() == [simulate(series, theta, theta / 2).potentials[-1] for series in current.T.tolist()]
+
+
+def released_rule(series, theta, rho):
+    """The authors' released code as facts of its behaviour, not its text: one iteration, ε = 0.001·θ.
+
+    An up-shift whenever v(ρ) >= θ (it does not ask whether the neuron fired in every step: then the largest potential
+    without a spike stays at its starting value −1000·θ); a down-shift whenever v(ρ) < 0 and it fired.
+    """
+    run = simulate(series[:rho], theta, theta / 2)
+    fired = [v for v, s in zip(run.potentials, run.spikes, strict=True) if s]
+    silent = [v for v, s in zip(run.potentials, run.spikes, strict=True) if not s]
+    v0, eps = theta / 2, 0.001 * theta
+    if run.potentials[-1] >= theta:
+        v0 += max(theta, theta + eps - max(silent, default=-1000 * theta))
+    elif run.potentials[-1] < 0 and fired:
+        v0 -= max(theta, min(fired) + eps)
+    return simulate(series, theta, v0).spikes
+
+
+@given(currents(min_steps=3, max_steps=12), thresholds, st.integers(1, 3))
+def test_pin_equals_the_released_rule(current, theta, rho):
+    spikes, _ = ops.fire(current, theta, Shift(rho, saturated="pin")(current, theta))
+    assert spikes.T.tolist() == [released_rule(series, theta, rho) for series in current.T.tolist()]
+
+
+def test_keep_leaves_a_saturated_neuron_alone_and_pin_makes_it_fire_for_ever():
+    current = torch.tensor([[3.0], [3.0], [-9.0], [-9.0]])
+    assert Shift(2, saturated="keep")(current, 1.0).item() == 0.5
+    spikes, _ = ops.fire(current, 1.0, Shift(2, saturated="pin")(current, 1.0))
+    assert spikes.flatten().tolist() == [1, 1, 1, 1]
+
+
+@given(currents(), thresholds)
+def test_first_fires_in_the_first_step_iff_the_rate_is_at_least_one_half_where_it_can(current, theta):
+    rho = len(current)
+    spikes, _ = ops.fire(current, theta, Exact(rho, "first", eps=2.0**-12)(current, theta))
+    for n, series in enumerate(current.T.tolist()):
+        k = ann_count(series, theta)
+        tries = [simulate(series, theta, v0 * theta / GRID) for v0 in range(-GRID * 40, GRID * 40)]
+        possible = {run.spikes[0] for run in tries if run.count == k}
+        if int(2 * k >= rho) in possible:
+            assert spikes[0, n].item() == int(2 * k >= rho)
+
+
+@given(currents(min_steps=2), thresholds, st.sampled_from(POLICIES))
+def test_the_fused_operator_is_policy_then_fire(current, theta, policy):
+    fused = calibrate_and_fire(policy, current, theta)
+    plain = ops.fire(current, theta, policy(current, theta))
+    assert torch.equal(fused[0], plain[0])
+    assert torch.equal(fused[1], plain[1])
+
+
+@given(currents(min_steps=2), thresholds, st.sampled_from(POLICIES))
+def test_policies_listen_to_the_first_rho_steps_only(current, theta, policy):
+    heard = current.clone()
+    heard[2:] = 7.0
+    assert torch.equal(policy(current, theta), policy(heard, theta))
+
+
+def test_uniform_is_one_draw_a_neuron_the_same_for_every_sample_and_call():
+    current = torch.zeros(4, 5, 1000)
+    v0 = Uniform(seed=1)(current, 2.0)
+    assert torch.equal(v0, Uniform(seed=1)(current, 2.0))
+    assert not torch.equal(v0, Uniform(seed=2)(current, 2.0))
+    assert torch.equal(v0[0], v0[4])
+    assert 0 <= v0.min() < 0.05
+    assert 1.95 < v0.max() < 2
+    assert Uniform()(current[:, 0], 1.0).unique().numel() > 900
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Residual(0), "rho must be >= 1"),
+        (lambda: Shift(-1), "rho must be >= 1"),
+        (lambda: Exact(0), "rho must be >= 1"),
+        (lambda: Shift(4, iterations=0), "iterations must be >= 1"),
+        (lambda: Shift(4, eps=0.0), r"eps is a fraction of the threshold and must lie in \(0, 1\)"),
+        (lambda: Shift(4, eps=1.0), r"must lie in \(0, 1\)"),
+        (lambda: Exact(4, eps=0.5), r"must lie in \(0, 0.5\)"),
+        (lambda: Shift(4, saturated="no"), "saturated must be one of keep, pin"),
+        (lambda: Exact(4, place="no"), "place must be one of first, middle, near"),
+    ],
+)
+def test_bad_options_are_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_too_few_steps_are_refused():
+    with pytest.raises(ValueError, match="listens to rho=4 steps and was given 3"):
+        Exact(4)(torch.zeros(3, 2), 1.0)
