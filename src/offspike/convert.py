@@ -43,4 +43,4 @@ def _steady_layers(ann: nn.Module) -> frozenset[str] | None:
             f"the input is repeated at every step, so the first layers are computed T times: {error}", stacklevel=3
         )
         return None
-    return graph.steady(neuron=lambda module: isinstance(module, Activation))
+    return graph.steady(ann, neuron=lambda module: isinstance(module, Activation))

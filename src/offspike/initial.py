@@ -149,7 +149,8 @@ class Exact:
             return (low + high) / 2
         wish = theta / 2
         if self.place == "first":
-            wish = wish + count * theta / self.rho - current[0]
+            # Times 1/ρ: dividing by a Python number is rounded differently on a GPU.
+            wish = wish + count * theta * (1 / self.rho) - current[0]
         margin = theta * self.eps
         return torch.minimum(torch.maximum(wish, low + margin), high - margin)
 
@@ -185,12 +186,14 @@ def _policy(rule: str, rho: int, iterations: int, eps: float) -> Policy:
     return Shift(rho, iterations, eps, cast(Any, variant)) if name == "shift" else Exact(rho, cast(Any, variant), eps)
 
 
-@torch.library.custom_op("offspike::calibrate_and_fire", mutates_args=())
-def _calibrate_and_fire(
+def _specification(
     current: Tensor, theta: Tensor, rule: str, rho: int, iterations: int, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """The specification of the fused kernels: the policy, then the neuron."""
+    """What the fused kernels compute: the policy, then the neuron."""
     return ops.fire(current, theta, _policy(rule, rho, iterations, eps)(current, theta))
+
+
+_calibrate_and_fire = torch.library.custom_op("offspike::calibrate_and_fire", _specification, mutates_args=())
 
 
 @_calibrate_and_fire.register_fake
@@ -221,3 +224,29 @@ def _check_eps(eps: float, *, below: float) -> None:
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
+
+
+if ops.backend("cpu") == "numba":
+
+    @_calibrate_and_fire.register_kernel("cpu")
+    def _on_cpu(
+        current: Tensor, theta: Tensor, rule: str, rho: int, iterations: int, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        from offspike.ops import cpu
+
+        _first(current, rho)
+        return cpu.calibrate_and_fire(current, theta, rule, rho, iterations, eps)
+
+
+if ops.backend("cuda") == "triton":
+
+    @_calibrate_and_fire.register_kernel("cuda")
+    def _on_gpu(
+        current: Tensor, theta: Tensor, rule: str, rho: int, iterations: int, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        from offspike.ops import gpu
+
+        _first(current, rho)
+        if rule.startswith("exact") and rho > gpu.LONGEST_TABLE:
+            return _specification(current, theta, rule, rho, iterations, eps)
+        return gpu.calibrate_and_fire(current, theta, rule, rho, iterations, eps)

@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -69,6 +70,12 @@ class LayerRecord:
     constrained: Judgement = field(default_factory=Judgement)
     unconstrained: Judgement = field(default_factory=Judgement)
     inputs: Judgement = field(default_factory=Judgement)  # ΣI against T times the ANN's input, in units of θ, exactly
+
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        seen = {"constrained": self.constrained, "unconstrained": self.unconstrained, "inputs": self.inputs}
+        return {name: asdict(judgement) for name, judgement in seen.items() if judgement.total}
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from offspike.activations import Activation
+from offspike.graph import capture
 
 __all__ = ["Finding", "audit", "refuse", "replace"]
 
@@ -54,15 +55,18 @@ OBSTACLES: dict[type[nn.Module], tuple[str, str]] = {
 }
 
 
-def replace(model: nn.Module, kind: type[nn.Module], build: Callable[[str, nn.Module], nn.Module]) -> nn.Module:
+Kind = type[nn.Module] | tuple[type[nn.Module], ...]
+
+
+def replace(model: nn.Module, kind: Kind, build: Callable[[str, nn.Module], nn.Module]) -> nn.Module:
     """A copy of ``model`` in which every module of type ``kind`` is ``build(name, module)``."""
     model = deepcopy(model)
-    if isinstance(model, kind):
-        return build("", model)
-    for name, module in list(model.named_modules()):
-        for child_name, child in module.named_children():
-            if isinstance(child, kind):
-                setattr(module, child_name, build(f"{name}.{child_name}" if name else child_name, child))
+    for path, module in list(model.named_modules(remove_duplicate=False)):
+        if isinstance(module, kind):
+            if not path:
+                return build(path, module)
+            parent, _, name = path.rpartition(".")
+            setattr(model.get_submodule(parent), name, build(path, module))
     return model
 
 
@@ -79,6 +83,7 @@ def audit(model: nn.Module, x: Tensor | None = None) -> list[Finding]:
     if not any(isinstance(module, Activation) for module in model.modules()):
         what = "there is nothing to convert: no QCFS or ClippedReLU in it"
         findings.append(Finding("the model", what, _PREPARE, True))
+    findings += _functional(model)
     if x is not None:
         findings += _shared(model, x)
     return findings
@@ -89,6 +94,24 @@ def refuse(findings: list[Finding]) -> None:
     fatal = [str(finding) for finding in findings if finding.fatal]
     if fatal:
         raise ValueError("this model cannot be converted:\n- " + "\n- ".join(fatal))
+
+
+def _functional(model: nn.Module) -> list[Finding]:
+    """Obstacles that are function calls, where the model can be traced."""
+    try:
+        graph = capture(model)
+    except ValueError as error:
+        fix = "it converts if all activations are modules; the input is then repeated at every step, which is slower"
+        return [Finding("the model", f"its operations could not be listed ({error})", fix, False)]
+    calls = [(node, node.target.rpartition(".")[2]) for node in graph.nodes if node.kind in ("function", "method")]
+    findings = [
+        Finding(node.name, f"{node.target} is an activation without a threshold", "make it a module, nn.ReLU", True)
+        for node, name in calls
+        if name.rstrip("_") in ("relu", "relu6", "leaky_relu", "hardtanh", "clamp")
+    ]
+    return findings + [
+        Finding(node.name, f"{node.target} is max-pooling", _POOL, True) for node, name in calls if "max_pool" in name
+    ]
 
 
 @torch.no_grad()

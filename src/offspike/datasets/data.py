@@ -1,5 +1,6 @@
 """A data set held whole in memory, and the one error that every reader of data sets raises."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -38,7 +39,9 @@ class Dataset:
         if low < 0 or high >= len(self.classes):
             raise DataError(f"labels run from {low} to {high}, but there are {len(self.classes)} classes")
         if not len(self.mean) == len(self.std) == self.images.shape[1]:
-            raise DataError(f"{self.images.shape[1]} channels, but {len(self.mean)} means and {len(self.std)} deviations")
+            raise DataError(
+                f"{self.images.shape[1]} channels, but {len(self.mean)} means and {len(self.std)} deviations"
+            )
 
     def __len__(self) -> int:
         return len(self.images)
@@ -64,6 +67,11 @@ class Dataset:
             raise DataError(f"a fraction of {fraction:g} leaves nothing of {len(self)} images on one side")
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed)).to(self.images.device)
         return self.take(order[count:].sort().values), self.take(order[:count].sort().values)
+
+    def blocks(self, index: Tensor, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images and labels of this index, ``batch`` at a time."""
+        for part in torch.split(index.to(self.images.device), batch):
+            yield self.images[part], self.labels[part]
 
     def preprocess(self, images: Tensor) -> Tensor:
         """``uint8 [B, C, H, W]`` to a network's float32 input."""

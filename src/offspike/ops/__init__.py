@@ -80,7 +80,8 @@ def flatten(current: Tensor, theta: Tensor | float, v0: Tensor | float) -> Flat:
         raise ValueError(f"current must be [T, …] with T >= 1, got shape {tuple(current.shape)}")
     shape, state = current.shape[1:], state_dtype(current)
     theta = torch.as_tensor(theta, dtype=state, device=current.device)
-    if not theta.is_cuda and not bool((theta > 0).all()):
+    # Only where looking at values neither stalls a queue nor breaks a graph.
+    if theta.device.type == "cpu" and not torch.compiler.is_compiling() and not bool((theta > 0).all()):
         raise ValueError(f"thresholds must be positive, got {theta.min().item():g}")
     v0 = torch.as_tensor(v0, dtype=state, device=current.device)
     order = sorted(range(len(shape)), key=lambda axis: -current.stride(axis + 1))
@@ -124,3 +125,34 @@ def _probe(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor, 
 def _(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     one = current.new_empty(current.shape[1], dtype=theta.dtype)
     return one, torch.empty_like(one), torch.empty_like(one), torch.empty_like(one)
+
+
+# Imported where they run: neither numba nor Triton is loaded before the first spike. Without them PyTorch runs.
+if backend("cpu") == "numba":
+
+    @_fire.register_kernel("cpu")
+    def _(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
+        from offspike.ops import cpu
+
+        return cpu.fire(current, theta, v0)
+
+    @_probe.register_kernel("cpu")
+    def _(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        from offspike.ops import cpu
+
+        return cpu.probe(current, theta, v0)
+
+
+if backend("cuda") == "triton":
+
+    @_fire.register_kernel("cuda")
+    def _(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
+        from offspike.ops import gpu
+
+        return gpu.fire(current, theta, v0)
+
+    @_probe.register_kernel("cuda")
+    def _(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        from offspike.ops import gpu
+
+        return gpu.probe(current, theta, v0)

@@ -19,12 +19,12 @@ __all__ = ["calibrate_and_fire", "fire", "probe"]
 
 Array = NDArray[np.floating[Any]]
 
-BLOCK = 1024  # neurons: 16 steps of float32 currents and spikes are 128 KiB, inside a core's L2
+BLOCK = 4096
 RULES = ("residual", "shift-keep", "shift-pin", "exact-first", "exact-middle", "exact-near")
 RESIDUAL, SHIFT_KEEP, SHIFT_PIN, EXACT_FIRST, EXACT_MIDDLE, EXACT_NEAR = range(len(RULES))
 
-_serial = numba.njit(cache=True, error_model="numpy")
-_parallel = numba.njit(cache=True, error_model="numpy", parallel=True, nogil=True)
+_serial: Any = numba.njit(cache=True, error_model="numpy")
+_parallel: Any = numba.njit(cache=True, error_model="numpy", parallel=True, nogil=True)
 
 
 def fire(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,27 +60,26 @@ def _widen(current: Tensor) -> Tensor:
 
 
 def _views(*tensors: Tensor) -> list[Array]:
-    """The tensors as numba takes them, once it knows how many threads torch was given."""
-    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
-    return [x.numpy() for x in tensors]
+    """The tensors as numba takes them, once it knows how many threads torch may use."""
+    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+    return [x.detach().contiguous().numpy() for x in tensors]
 
 
 @_parallel
 def _fire(current: Array, theta: Array, v0: Array, spikes: Array, v_end: Array) -> None:
     for block in numba.prange((v_end.size + BLOCK - 1) // BLOCK):
-        start = block * BLOCK
-        v = v_end[start : start + BLOCK]
-        v[:] = _part(v0, start, v.size)
+        start, v = block * BLOCK, v_end[block * BLOCK : (block + 1) * BLOCK]
+        _copy(_part(v0, start, v.size), v)
         _fire_block(current, start, _part(theta, start, v.size), v, spikes)
 
 
 @_parallel
 def _probe(current: Array, theta: Array, v0: Array, count: Array, v_end: Array, low: Array, high: Array) -> None:
     for block in numba.prange((v_end.size + BLOCK - 1) // BLOCK):
-        start, stop = block * BLOCK, (block + 1) * BLOCK
-        v, each = v_end[start:stop], _part(theta, start, min(BLOCK, v_end.size - start))
-        v[:] = _part(v0, start, v.size)
-        _probe_block(current, start, each, v, count[start:stop], low[start:stop], high[start:stop])
+        start, stop = block * BLOCK, min((block + 1) * BLOCK, v_end.size)
+        v, each = v_end[start:stop], _part(theta, start, stop - start)
+        _copy(_part(v0, start, stop - start), v)
+        _probe_block(current, len(current), start, each, v, count[start:stop], low[start:stop], high[start:stop])
 
 
 @_parallel
@@ -88,26 +87,36 @@ def _calibrate_and_fire(
     current: Array, theta: Array, spikes: Array, v_end: Array, rule: int, rho: int, iterations: int, eps: Any
 ) -> None:
     for block in numba.prange((v_end.size + BLOCK - 1) // BLOCK):
-        start = block * BLOCK
-        v = v_end[start : start + BLOCK]
+        start, v = block * BLOCK, v_end[block * BLOCK : (block + 1) * BLOCK]
         each = _part(theta, start, v.size)
         if rule >= EXACT_FIRST:
-            _exact(current[:rho], start, each, v, rule, eps)
+            _exact(current, rho, start, each, v, rule, eps)
         else:
-            _shift(current[:rho], start, each, v, rule, iterations, eps)
+            _shift(current, rho, start, each, v, rule, iterations, eps)
         _fire_block(current, start, each, v, spikes)
 
 
 @_serial
 def _part(x: Array, start: int, size: int) -> Array:
     """This block's ``size`` values of ``x [N]`` or ``[1]``."""
-    return np.full(size, x[0], x.dtype) if x.size == 1 else x[start : start + size]
+    if x.size > 1:
+        return x[start : start + size]
+    part = np.empty(size, x.dtype)
+    for i in range(size):
+        part[i] = x[0]
+    return part
+
+
+@_serial
+def _copy(source: Array, target: Array) -> None:
+    for i in range(target.size):
+        target[i] = source[i]
 
 
 @_serial
 def _fire_block(current: Array, start: int, theta: Array, v: Array, spikes: Array) -> None:
     """``m = v + I;  s = [m ≥ θ];  v = m − s·θ``, v in place."""
-    for t in range(current.shape[0]):
+    for t in range(len(current)):
         step, out = current[t, start : start + v.size], spikes[t, start : start + v.size]
         for i in range(v.size):
             m = v[i] + step[i]
@@ -117,80 +126,89 @@ def _fire_block(current: Array, start: int, theta: Array, v: Array, spikes: Arra
 
 
 @_serial
-def _probe_block(current: Array, start: int, theta: Array, v: Array, count: Array, low: Array, high: Array) -> None:
+def _probe_block(
+    current: Array, steps: int, start: int, theta: Array, v: Array, count: Array, low: Array, high: Array
+) -> None:
     """Fire in place on v, and fill the count, ``min{v(t)|s(t)=1}`` and ``max{v(t)|s(t)=0}``."""
-    count[:] = 0
-    low[:] = np.inf
-    high[:] = -np.inf
-    for t in range(current.shape[0]):
+    one, zero = theta.dtype.type(1), theta.dtype.type(0)
+    for i in range(v.size):
+        count[i], low[i], high[i] = zero, np.inf, -np.inf
+    for t in range(steps):
         step = current[t, start : start + v.size]
         for i in range(v.size):
             m = v[i] + step[i]
             s = m >= theta[i]
-            after = m - theta[i] if s else m
-            v[i] = after
-            count[i] += theta.dtype.type(s)
-            low[i] = after if s & (after < low[i]) else low[i]
-            high[i] = high[i] if s | (after <= high[i]) else after  # a NaN goes through, as in torch.maximum
+            v[i] = m - theta[i] if s else m
+            count[i] += one if s else zero
+            low[i] = v[i] if s & (v[i] < low[i]) else low[i]
+            high[i] = high[i] if s | (v[i] <= high[i]) else v[i]  # a NaN goes through, as in torch.maximum
 
 
 @_serial
-def _shift(current: Array, start: int, theta: Array, v0: Array, rule: int, iterations: int, eps: Any) -> None:
+def _shift(current: Array, rho: int, start: int, theta: Array, v0: Array, rule: int, iterations: int, eps: Any) -> None:
     """``initial.Residual`` and ``initial.Shift``: fill v(0)."""
-    half, zero, rho = theta.dtype.type(0.5), theta.dtype.type(0), theta.dtype.type(current.shape[0])
-    v, count, low, high = np.empty_like(v0), np.empty_like(v0), np.empty_like(v0), np.empty_like(v0)
-    most = rho + 1 if rule == SHIFT_PIN else rho
+    real = theta.dtype.type
+    half, zero, most = real(0.5), real(0), real(rho + 1 if rule == SHIFT_PIN else rho)
+    scratch = np.empty((4, v0.size), v0.dtype)
+    v, count, low, high = scratch[0], scratch[1], scratch[2], scratch[3]
     for i in range(v0.size):
         v0[i] = theta[i] * half
     for _ in range(iterations):
-        v[:] = v0
-        _probe_block(current, start, theta, v, count, low, high)
+        _copy(v0, v)
+        _probe_block(current, rho, start, theta, v, count, low, high)
         if rule == RESIDUAL:
-            v0[:] = v
+            _copy(v, v0)
             return
         for i in range(v0.size):
-            # ψ = clip(wish, 0, most) − n, of which the sign is enough; 0 <= n <= ρ.
-            n, wish, margin = count[i], count[i] + np.floor((v[i] - v0[i]) / theta[i] + half), theta[i] * eps
-            down, up = low[i] + margin, theta[i] + margin - high[i]
-            down, up = max(theta[i], down), max(theta[i], up)
+            # ψ = clip(wish, 0, most) − n. Its sign is enough, and 0 <= n <= ρ.
+            n, margin = count[i], theta[i] * eps
+            wish = n + np.floor((v[i] - v0[i]) / theta[i] + half)
+            down, up = max(theta[i], low[i] + margin), max(theta[i], theta[i] + margin - high[i])
             v0[i] += -down if (wish < n) & (n > zero) else (up if (wish > n) & (n < most) else zero)
 
 
 @_serial
-def _exact(current: Array, start: int, theta: Array, v0: Array, rule: int, eps: Any) -> None:
+def _exact(current: Array, rho: int, start: int, theta: Array, v0: Array, rule: int, eps: Any) -> None:
     """``initial.Exact``: fill v(0)."""
     real = theta.dtype.type
-    half, zero, rho, share = real(0.5), real(0), real(current.shape[0]), real(1 / current.shape[0])
-    count, low, high = _interval(current, start, theta)
+    half, zero, last, share = real(0.5), real(0), real(rho), real(1 / rho)
+    first, scratch = current[0, start : start + v0.size], np.empty((3, v0.size), v0.dtype)
+    count, low, high = scratch[0], scratch[1], scratch[2]
+    _interval(current, rho, start, theta, count, low, high)
     for i in range(v0.size):
         if rule == EXACT_MIDDLE:
             bottom = low[i] if count[i] > zero else high[i] - theta[i]
-            top = high[i] if count[i] < rho else low[i] + theta[i]
+            top = high[i] if count[i] < last else low[i] + theta[i]
             v0[i] = (bottom + top) * half
         else:
-            wish, margin = theta[i] * half, theta[i] * eps
+            wish = theta[i] * half
             if rule == EXACT_FIRST:
-                wish = wish + count[i] * theta[i] * share - current[0, start + i]
+                wish = wish + count[i] * theta[i] * share - first[i]
+            margin = theta[i] * eps
             v0[i] = min(max(wish, low[i] + margin), high[i] - margin)
 
 
 @_serial
-def _interval(current: Array, start: int, theta: Array) -> tuple[Array, Array, Array]:
-    """``equations.interval`` of the ANN's own count: ``(count, low, high)``."""
-    real, rho, size = theta.dtype.type, current.shape[0], theta.size
-    total, least = np.zeros_like(theta), np.full((rho + 2, size), np.inf, theta.dtype)
-    least[0] = -np.inf
-    for t in range(rho):
+def _interval(current: Array, rho: int, start: int, theta: Array, count: Array, low: Array, high: Array) -> None:
+    """``equations.interval`` for the ANN's own count, which is filled in too."""
+    real, size = theta.dtype.type, theta.size
+    half, zero, last = real(0.5), real(0), real(rho)
+    total, least = np.empty(size, theta.dtype), np.empty((rho + 2, size), theta.dtype)
+    for i in range(size):
+        total[i], least[0, i], low[i], high[i] = zero, -np.inf, -np.inf, np.inf
+    for k in range(1, rho + 2):
         for i in range(size):
-            total[i] += current[t, start + i]
-        for k in range(t + 1, 0, -1):  # k spikes take k steps: D[k] is still infinite beyond
+            least[k, i] = np.inf
+    for t in range(rho):
+        step = current[t, start : start + size]
+        for i in range(size):
+            total[i] += step[i]
+        for k in range(t + 1, 0, -1):  # k spikes take k steps: beyond, D[k] is still infinite
             for i in range(size):
                 least[k, i] = min(least[k, i], max(least[k - 1, i], real(k) * theta[i] - total[i]))
-    count, low, high = np.empty_like(total), np.empty_like(total), np.empty_like(total)
     for i in range(size):
-        count[i] = min(max(np.floor(total[i] / theta[i] + real(0.5)), real(0)), real(rho))
+        count[i] = min(max(np.floor(total[i] / theta[i] + half), zero), last)
     for k in range(rho + 1):  # a gather that vectorises
         for i in range(size):
             here = count[i] == real(k)
-            low[i], high[i] = (least[k, i], least[k + 1, i]) if here else (low[i], high[i])
-    return count, low, high
+            low[i], high[i] = least[k, i] if here else low[i], least[k + 1, i] if here else high[i]

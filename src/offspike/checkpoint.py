@@ -1,0 +1,395 @@
+"""``save`` and ``load``: a whole network in one safetensors file, without its source code and without pickle.
+
+The tensors are the state dictionary. The metadata holds one JSON header under "offspike": the graph, its layers as
+constructor arguments, the method of a spiking network, preprocessing, provenance. Loading builds layers from a table of
+types on the "meta" device, compares them with the tensors that the file really holds, and only then reads these; a file
+can name nothing that is not in the tables, so it cannot run code.
+"""
+
+import json
+import math
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal, NoReturn, get_args
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from offspike.activations import QCFS, Activation, ClippedReLU
+from offspike.graph import LEAVES, Graph, GraphNetwork, register_leaf
+from offspike.layers import SpikingLayer
+from offspike.methods import Method
+from offspike.network import SpikingNetwork
+
+__all__ = ["Preprocess", "load", "save"]
+
+Storage = Literal["float32", "float16", "int8"]
+Stored = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+
+FORMAT = 1
+LARGEST_HEADER = 64 * 2**20
+DTYPES = {"F32": torch.float32, "F16": torch.float16, "I8": torch.int8, "U8": torch.uint8}
+DTYPES |= {"I16": torch.int16, "I32": torch.int32, "I64": torch.int64, "BOOL": torch.bool}
+
+CONVOLUTION = "in_channels out_channels kernel_size stride padding dilation groups bias padding_mode"
+FIELDS: dict[type[nn.Module], str] = {
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), CONVOLUTION),
+    **dict.fromkeys(
+        (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), "num_features eps momentum affine track_running_stats"
+    ),
+    nn.Linear: "in_features out_features bias",
+    nn.AvgPool1d: "kernel_size stride padding ceil_mode count_include_pad",
+    **dict.fromkeys(
+        (nn.AvgPool2d, nn.AvgPool3d), "kernel_size stride padding ceil_mode count_include_pad divisor_override"
+    ),
+    **dict.fromkeys((nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d), "output_size"),
+    **dict.fromkeys(
+        (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d), "kernel_size stride padding dilation return_indices ceil_mode"
+    ),
+    nn.Flatten: "start_dim end_dim",
+    nn.Identity: "",
+    **dict.fromkeys((nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d), "p inplace"),
+    **dict.fromkeys((nn.ReLU, nn.ReLU6), "inplace"),
+    nn.Hardtanh: "min_val max_val inplace",
+    nn.LeakyReLU: "negative_slope inplace",
+}
+WITH_TENSORS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+REALS = ("p", "eps", "momentum", "min_val", "max_val", "negative_slope")
+WORDS = ("padding", "padding_mode")
+LEAST = {"padding": 0, "start_dim": -64, "end_dim": -64}
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """From images to the network's input: ``(x/255 − mean)/std`` for each channel."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
+        finite = all(math.isfinite(value) for value in self.mean + self.std)
+        if not finite or min(self.std, default=0.0) <= 0 or len(self.mean) != len(self.std):
+            raise ValueError(f"preprocess needs a mean and a std > 0 for each channel, got {self.mean} and {self.std}")
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """uint8 ``[B, C, H, W]`` to float32 of the same shape."""
+        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != len(self.mean):
+            wanted = f"uint8 images [B, {len(self.mean)}, H, W]"
+            raise ValueError(f"preprocess takes {wanted}, got {images.dtype} {list(images.shape)}")
+        mean, std = (images.new_tensor(v, dtype=torch.float32).view(-1, 1, 1) for v in (self.mean, self.std))
+        return (images.float() / 255 - mean) / std
+
+
+def save(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    provenance: Mapping[str, Any] | None = None,
+    preprocess: Preprocess | Mapping[str, Sequence[float]] | None = None,
+    dtype: Storage = "float32",
+) -> None:
+    """Write an ANN or a spiking network to ``path``, whole or not at all.
+
+    ``provenance`` is added to versions and date. ``preprocess`` is the mean and std of the images (kept from a loaded
+    model). ``dtype`` is how the weights of layers are stored: float16 halves the file, int8 (one scale an output
+    channel) quarters it; everything else stays float32, and loading gives float32.
+    """
+    if dtype not in get_args(Storage):
+        raise ValueError(f"dtype must be one of {', '.join(get_args(Storage))}; got {dtype!r}")
+    network = GraphNetwork.of(model.model if isinstance(model, SpikingNetwork) else model)
+    if preprocess is None:
+        preprocess = getattr(model, "preprocess", getattr(getattr(model, "model", None), "preprocess", None))
+    header = {"format": FORMAT, **_describe(network), **_facts(model, preprocess, provenance or {})}
+    tensors = _pack(network, header, dtype)
+    try:
+        text = json.dumps(header, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the header of {path} holds something that is not plain JSON: {error}") from error
+    _assemble(json.loads(text), {key: (tuple(tensor.shape), tensor.dtype) for key, tensor in tensors.items()})
+    _write(Path(path), safetensors.torch.save(tensors, metadata={"offspike": text}))
+
+
+def load(path: str | Path) -> GraphNetwork | SpikingNetwork:
+    """The network in a file that ``save`` wrote, in eval mode; nothing in the file is executed.
+
+    ``provenance`` is an attribute of it, and ``preprocess`` where the file has one.
+    """
+    path = Path(path)
+    _check_envelope(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            return _restore(file)
+    except (ValueError, RecursionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{path} cannot be loaded: {reason}; save the network again with osp.save") from error
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged ({error}): copy or download it again") from error
+
+
+def _restore(file: Any) -> GraphNetwork | SpikingNetwork:
+    text = (file.metadata() or {}).get("offspike")
+    if text is None:
+        raise ValueError("it is a safetensors file without an offspike header")
+    header = json.loads(text, parse_constant=_refuse_constant)
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        found = header.get("format") if isinstance(header, dict) else None
+        raise ValueError(f"this offspike reads format {FORMAT}, the file has {found!r}")
+    stored = {}
+    for key in file.keys():  # noqa: SIM118 - not a dictionary
+        entry = file.get_slice(key)
+        if entry.get_dtype() not in DTYPES:
+            raise ValueError(f"tensor {key!r} has the unknown type {entry.get_dtype()}")
+        stored[key] = (tuple(entry.get_shape()), DTYPES[entry.get_dtype()])
+    network, method = _assemble(header, stored)
+    state = {key: _unpack(file, key, tensor.dtype) for key, tensor in network.state_dict().items()}
+    network.load_state_dict(state, assign=True)
+    for name, module in network.named_modules():
+        if isinstance(module, Activation | SpikingLayer):
+            theta = module.lam if isinstance(module, Activation) else module.theta
+            if not bool((theta.isfinite() & (theta > 0)).all()):
+                raise ValueError(f"{name} has a threshold that is not positive and finite")
+    model: GraphNetwork | SpikingNetwork = network.eval()
+    if method is not None:
+        repeat = _field(header, "repeat_input", bool)
+        model = SpikingNetwork(network, method, input_shape=network.input_shape, repeat_input=repeat)
+    if header.get("preprocess") is not None:
+        model.preprocess = _preprocess(header["preprocess"])
+    model.provenance = _field(header, "provenance", dict)
+    return model
+
+
+def _assemble(header: dict[str, Any], stored: Stored) -> tuple[GraphNetwork, Method | None]:
+    """The network that a header describes, its tensors on "meta", if they are exactly those in ``stored``."""
+    if header.get("kind") not in ("ann", "snn"):
+        raise ValueError(f"kind must be ann or snn, got {header.get('kind')!r}")
+    method = Method.from_dict(_field(header, "method", dict)) if header["kind"] == "snn" else None
+    graph = Graph.from_json(_field(header, "graph", list))
+    leaves: dict[str, nn.Module | Tensor] = {}
+    for name, description in _field(header, "layers", dict).items():
+        leaves[name] = _build(name, description, method)
+    for name, kind in _field(header, "attributes", dict).items():
+        shape, dtype = stored.get(name, ((), torch.float32))
+        tensor = torch.empty(shape, dtype=dtype, device="meta")
+        if kind not in ("parameter", "buffer") or (kind == "parameter" and not dtype.is_floating_point):
+            raise ValueError(f"{name!r} cannot be a {kind} of type {dtype}")
+        leaves[name] = nn.Parameter(tensor) if kind == "parameter" else tensor
+    wanted = {node.target for node in graph.nodes if node.kind in ("module", "attribute")}
+    if wanted != set(leaves):
+        raise ValueError(f"the graph and the layers do not agree on {sorted(wanted ^ set(leaves))[0]!r}")
+    sizes = None if header.get("input_shape") is None else tuple(_field(header, "input_shape", list))
+    if sizes is not None and not all(type(size) is int and 0 < size < 2**31 for size in sizes):
+        raise ValueError(f"the input shape {sizes} makes no sense")
+    network = GraphNetwork(graph, leaves, input_shape=sizes)
+    _check_tensors(network.state_dict(), stored)
+    return network, method
+
+
+def _describe(network: GraphNetwork) -> dict[str, Any]:
+    layers, attributes = {}, {}
+    for node in network.graph.nodes:
+        if node.kind == "attribute":
+            owner, _, name = node.target.rpartition(".")
+            is_parameter = name in network.get_submodule(owner)._parameters
+            attributes[node.target] = "parameter" if is_parameter else "buffer"
+        elif node.kind == "module":
+            module = network.get_submodule(node.target)
+            if type(module) not in LEAVES or module._forward_hooks or module._forward_pre_hooks:
+                what = "has hooks" if type(module) in LEAVES else "is none of the layers that can be saved"
+                raise ValueError(
+                    f"{node.target} ({type(module).__name__}) {what}: take it out of the network to save it"
+                )
+            layers[node.target] = {"type": type(module).__name__, **LEAVES[type(module)].describe(module)}
+    return {"graph": network.graph.to_json(), "layers": layers, "attributes": attributes}
+
+
+def _facts(model: nn.Module, preprocess: Any, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """What the header says about a network besides its graph."""
+    facts: dict[str, Any] = {"kind": "ann"}
+    if isinstance(model, SpikingNetwork):
+        facts = {"kind": "snn", "method": model.method.to_dict(), "repeat_input": model.repeat_input}
+    shape = getattr(model, "input_shape", None)
+    facts["input_shape"] = None if shape is None else list(shape)
+    if isinstance(preprocess, Mapping):
+        preprocess = _preprocess(preprocess)
+    facts["preprocess"] = asdict(preprocess) if isinstance(preprocess, Preprocess) else None
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    facts["provenance"] = {"offspike": version("offspike"), "torch": torch.__version__, "date": date, **provenance}
+    return facts
+
+
+def _build(name: str, description: Any, method: Method | None) -> nn.Module:
+    kinds = {kind.__name__: kind for kind in LEAVES}
+    try:
+        fields = dict(description)
+        kind = kinds[fields.pop("type")]
+        for key, value in fields.items():
+            _check_field(key, value)
+        extra = {"method": method} if kind is SpikingLayer else {}
+        module = LEAVES[kind].build({**fields, **extra})
+        if LEAVES[kind].describe(module) != fields:
+            raise ValueError(f"it would become {module}")
+    except (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"layer {name!r} cannot be built from {description!r:.200} ({reason})") from error
+    return module
+
+
+def _check_field(name: str, value: Any) -> None:
+    for number in value if isinstance(value, list) else [value]:
+        if number is None or isinstance(number, bool) or (isinstance(number, str) and name in WORDS):
+            continue
+        real = name in REALS and isinstance(number, int | float) and math.isfinite(number)
+        if not real and not (isinstance(number, int) and LEAST.get(name, 1) <= number < 2**31):
+            raise ValueError(f"{name} = {number!r} makes no sense")
+
+
+def _check_tensors(expected: Mapping[str, Tensor], stored: Stored) -> None:
+    scales = set()
+    for key, tensor in expected.items():
+        if key not in stored:
+            raise ValueError(f"tensor {key!r} is missing")
+        shape, dtype = stored[key]
+        if shape != tuple(tensor.shape):
+            raise ValueError(f"tensor {key!r} is {list(shape)} and should be {list(tensor.shape)}")
+        scaled = stored.get(f"{key}.scale") == (shape[:1], torch.float32)
+        if tensor.dtype == torch.float32 and dtype == torch.int8 and scaled:
+            scales.add(f"{key}.scale")
+        elif dtype != tensor.dtype and not (tensor.dtype == torch.float32 and dtype == torch.float16):
+            raise ValueError(f"tensor {key!r} is {dtype} and should be {tensor.dtype}")
+    surplus = sorted(set(stored) - set(expected) - scales)
+    if surplus:
+        raise ValueError(f"tensor {surplus[0]!r} belongs to no layer")
+
+
+def _pack(network: GraphNetwork, header: dict[str, Any], dtype: Storage) -> dict[str, Tensor]:
+    """The tensors to store; only the weights of layers are made smaller, never thresholds or norms."""
+    weights = {f"{name}.weight" for name in header["layers"]} - set(header["attributes"])
+    tensors = {}
+    for key, tensor in network.state_dict().items():
+        tensor = tensor.detach().cpu().clone().contiguous()
+        if tensor.dtype in (torch.float16, torch.bfloat16):
+            tensor = tensor.float()
+        if tensor.dtype not in DTYPES.values():
+            raise ValueError(f"{key} is {tensor.dtype}, which cannot be stored: call model.float() first")
+        if key in weights and tensor.ndim >= 2 and dtype == "float16":
+            tensor = tensor.half()
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise ValueError(f"{key} holds NaN or infinite values{' in float16' * (tensor.dtype == torch.float16)}")
+        if key in weights and tensor.ndim >= 2 and dtype == "int8":
+            scale = tensor.flatten(1).abs().amax(1) / 127
+            scale[scale == 0] = 1.0
+            tensors[f"{key}.scale"] = scale
+            tensor = (tensor / scale.view(-1, *[1] * (tensor.ndim - 1))).round().clamp(-127, 127).to(torch.int8)
+        tensors[key] = tensor
+    return tensors
+
+
+def _unpack(file: Any, key: str, dtype: torch.dtype) -> Tensor:
+    tensor: Tensor = file.get_tensor(key).clone()
+    if tensor.dtype == torch.int8 and dtype == torch.float32:
+        tensor = tensor.float() * file.get_tensor(f"{key}.scale").view(-1, *[1] * (tensor.ndim - 1))
+    tensor = tensor.to(dtype)
+    if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+        raise ValueError(f"tensor {key!r} holds NaN or infinite values")
+    return tensor
+
+
+def _check_envelope(path: Path) -> None:
+    """Look at the first bytes before anything else reads the file."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist: check the path")
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file: give the path of the .safetensors file itself")
+    with path.open("rb") as file:
+        start = file.read(9)
+    if start[:4] == b"PK\x03\x04" or (start[:1] == b"\x80" and b"\x01" <= start[1:2] <= b"\x05" and start[8:] != b"{"):
+        advice = "torch.load(…, weights_only=True) it into its own model, then osp.save that"
+        raise ValueError(f"{path} is a pickle; offspike never unpickles: {advice}")
+    length, size = int.from_bytes(start[:8], "little"), path.stat().st_size
+    if size < 9 or length > LARGEST_HEADER or length > size - 8:
+        raise ValueError(f"{path} is not a safetensors file, or cut short ({size} bytes): copy or download it again")
+
+
+def _write(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise OSError(f"cannot write {path}: {error.strerror}; choose a folder that exists and is writable") from error
+
+
+def _field(header: dict[str, Any], name: str, kind: type) -> Any:
+    if not isinstance(header.get(name), kind):
+        raise ValueError(f"its header has no valid {name!r}")
+    return header[name]
+
+
+def _preprocess(data: Any) -> Preprocess:
+    try:
+        return Preprocess(**data)
+    except TypeError as error:
+        raise ValueError(f"preprocess is not a mean and a std: {data!r:.200}") from error
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"its header holds {text}")
+
+
+def _describe_torch(module: nn.Module) -> dict[str, Any]:
+    values = {name: getattr(module, name) for name in FIELDS[type(module)].split()}
+    if "bias" in values:
+        values["bias"] = values["bias"] is not None
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _register(kind: type[nn.Module]) -> None:
+    extra = {"device": "meta"} if kind in WITH_TENSORS else {}
+
+    def build(fields: dict[str, Any]) -> nn.Module:
+        return kind(**{key: tuple(v) if isinstance(v, list) else v for key, v in fields.items()}, **extra)
+
+    register_leaf(kind, _describe_torch, build)
+
+
+def _describe_activation(module: Activation) -> dict[str, Any]:
+    levels = {"levels": module.levels} if isinstance(module, QCFS) else {}
+    return {"shape": list(module.log2_lam.shape), **levels}
+
+
+def _build_activation(fields: dict[str, Any]) -> Activation:
+    module = QCFS(fields["levels"]) if "levels" in fields else ClippedReLU()
+    module.log2_lam = nn.Parameter(torch.empty(fields["shape"], device="meta"))
+    return module
+
+
+def _describe_spiking(layer: SpikingLayer) -> dict[str, Any]:
+    return {"shape": list(layer.theta.shape), "levels": layer.levels, "steady": layer.steady}
+
+
+def _build_spiking(fields: dict[str, Any]) -> SpikingLayer:
+    if fields["method"] is None:
+        raise ValueError("a spiking layer outside a spiking network: save the SpikingNetwork, not its model")
+    layer = SpikingLayer(torch.ones(()), fields["method"], levels=fields["levels"], steady=bool(fields["steady"]))
+    layer.theta = torch.empty(fields["shape"], device="meta")
+    return layer
+
+
+for _kind in FIELDS:
+    _register(_kind)
+register_leaf(QCFS, _describe_activation, _build_activation)
+register_leaf(ClippedReLU, _describe_activation, _build_activation)
+register_leaf(SpikingLayer, _describe_spiking, _build_spiking)

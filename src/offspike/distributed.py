@@ -1,0 +1,73 @@
+"""Several processes as one: who am I, which part is mine, and sums over all.
+
+Everything works without a process group too: then there is one process, and it is the first.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+__all__ = ["all_reduce_sums", "barrier", "process_group", "rank", "shard", "shard_equally", "world_size"]
+
+
+def _running() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def rank() -> int:
+    """The number of this process, 0 to world size − 1."""
+    return dist.get_rank() if _running() else 0
+
+
+def world_size() -> int:
+    """How many processes work together."""
+    return dist.get_world_size() if _running() else 1
+
+
+def barrier() -> None:
+    """Wait until every process is here."""
+    if world_size() > 1:
+        dist.barrier()
+
+
+@contextmanager
+def process_group() -> Iterator[torch.device]:
+    """Join the group that ``torchrun`` describes (if it does), and leave it at the end. Gives this process's device.
+
+    NCCL with one GPU for each local rank, or gloo on CPUs.
+    """
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    gpu = torch.cuda.is_available()
+    device = torch.device("cuda", local) if gpu else torch.device("cpu")
+    if gpu:
+        torch.cuda.set_device(device)
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ or _running():
+        yield device
+        return
+    dist.init_process_group("nccl" if gpu else "gloo", device_id=device if gpu else None)
+    try:
+        yield device
+    finally:
+        dist.destroy_process_group()
+
+
+def shard(order: Tensor) -> Tensor:
+    """This process's part of a list of indices: every index belongs to exactly one process, none is repeated."""
+    return order[rank() :: world_size()]
+
+
+def shard_equally(order: Tensor, batch: int) -> Tensor:
+    """This process's part, cut to whole batches of ``batch`` and to the same length for every process."""
+    each = len(order) // world_size() // batch * batch
+    return shard(order)[:each]
+
+
+def all_reduce_sums(sums: Tensor) -> Tensor:
+    """The sum over all processes, in place; counts stay exact in integers and in float64 up to 2⁵³."""
+    if world_size() > 1:
+        dist.all_reduce(sums)
+    return sums

@@ -1,0 +1,95 @@
+"""Whole experiments in a few lines: the same network and images under several methods."""
+
+import platform
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+
+import torch
+from torch import Tensor, nn
+
+from offspike import methods
+from offspike.activations import QCFS
+from offspike.convert import convert
+from offspike.evaluate import Progress, evaluate
+from offspike.methods import Method, Schedule
+from offspike.record import LayerRecord, record
+from offspike.report import Report
+
+__all__ = ["analyse", "compare", "levels_of", "line_up", "provenance", "readouts"]
+
+Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]  # called once for each method
+
+
+def line_up(rho: int, *, schedule: Schedule = "layerwise") -> dict[str, Method]:
+    """The paper's methods and the exact one, by the names that tables print."""
+    return {
+        "θ/2 (QCFS)": methods.qcfs(),
+        "light": methods.cos_light(rho, schedule=schedule),
+        "COS": methods.cos(rho, schedule=schedule),
+        "exact": methods.exact(rho, schedule=schedule),
+    }
+
+
+def compare(
+    ann: nn.Module,
+    batches: Batches,
+    line: dict[str, Method],
+    *,
+    steps: int,
+    progress: Callable[[str], Progress] | None = None,
+) -> dict[str, Report]:
+    """A report for each method: the same ANN, the same images, one command."""
+    return {
+        name: evaluate(
+            convert(ann, method), batches(), steps=steps, reference=ann, progress=progress(name) if progress else None
+        )
+        for name, method in line.items()
+    }
+
+
+def analyse(ann: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], method: Method, *, steps: int,
+            progress: Progress | None = None) -> dict[str, LayerRecord]:  # fmt: skip
+    """Offset spikes of every layer over these batches."""
+    snn = convert(ann, method)
+    with record(snn, reference=ann) as records:
+        for x, labels in batches:
+            snn(x, steps)
+            if progress is not None:
+                progress(len(labels))
+    if not next(iter(records.values())).constrained.total:
+        raise ValueError("the data loader is empty: there is nothing to analyse")
+    return records
+
+
+def levels_of(ann: nn.Module) -> int:
+    """L of a QCFS network, the natural ρ; 4 where there is none."""
+    return next((module.levels for module in ann.modules() if isinstance(module, QCFS)), 4)
+
+
+def readouts(steps: int) -> list[int]:
+    """The T that tables show: powers of two up to ``steps``, and ``steps`` itself."""
+    powers = [2**k for k in range(steps.bit_length()) if 2**k <= steps]
+    return powers if powers[-1] == steps else [*powers, steps]
+
+
+def provenance(**extra: str) -> dict[str, str]:
+    """How a figure was made."""
+    from offspike import __version__
+
+    return {
+        "command": " ".join([sys.argv[0].rsplit("/", 1)[-1], *sys.argv[1:]]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "offspike": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads"
+        + (f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""),
+        **extra,
+    }
+
+
+def batched(images: Tensor, labels: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of ``size`` in order; the last may be smaller."""
+    for start in range(0, len(labels), size):
+        yield images[start : start + size], labels[start : start + size]

@@ -1,0 +1,261 @@
+"""From images to a trained network: fast on a GPU, the same on a CPU, and safe from being killed."""
+
+import json
+import math
+import time
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from offspike import distributed
+from offspike.activations import Activation
+from offspike.datasets.data import Dataset
+from offspike.datasets.imagefolder import FolderStream
+from offspike.prepare import init_thresholds
+from offspike.training import snapshot as snapshots
+from offspike.training.feed import Feed, MemoryFeed, StreamFeed, epoch_seed
+from offspike.training.recipe import Recipe, TrainingError
+from offspike.training.sgd import SGD
+from offspike.training.step import Step, floors, working_stream
+from offspike.training.watch import Epoch, Watch, log_lines, progress, tensorboard
+
+__all__ = [
+    "Accuracy",
+    "Epoch",
+    "Recipe",
+    "Trained",
+    "TrainingError",
+    "accuracy",
+    "log_lines",
+    "progress",
+    "tensorboard",
+    "train",
+]
+
+CHECKPOINT = "checkpoint.safetensors"
+LOG = "log.jsonl"
+
+
+class Accuracy(NamedTuple):
+    """Right answers of how many."""
+
+    correct: int
+    total: int
+
+    @property
+    def percent(self) -> float:
+        """Right answers in per cent."""
+        return 100 * self.correct / self.total
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """The network of the last epoch (never the best one), what each epoch gave, and whether all epochs have run."""
+
+    model: nn.Module
+    history: tuple[dict[str, Any], ...]
+    finished: bool
+
+
+@torch.inference_mode()
+def accuracy(model: nn.Module, data: Dataset | FolderStream, *, batch: int = 1000) -> Accuracy:
+    """Count the right answers in float32 (no TF32), every image once, over all processes; the mode is put back."""
+    device = next(model.parameters()).device
+    correct = torch.zeros((), dtype=torch.int64, device=device)
+    mine = distributed.shard(torch.arange(len(data)))
+    training = model.training
+    model.eval()
+    try:
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            for images, labels in data.blocks(mine, batch):
+                correct += (model(data.preprocess(images.to(device))).argmax(1) == labels.to(device)).sum()
+    finally:
+        model.train(training)
+    return Accuracy(int(distributed.all_reduce_sums(correct)), len(data))
+
+
+def train(
+    model: nn.Module,
+    data: Dataset | FolderStream,
+    recipe: Recipe | None = None,
+    *,
+    test: Dataset | FolderStream | None = None,
+    test_every: int = 0,
+    folder: Path | str | None = None,
+    resume: bool = True,
+    checkpoint_seconds: float = 60.0,
+    max_seconds: float | None = None,
+    device: torch.device | str | None = None,
+    watch: Watch | None = None,
+) -> Trained:
+    """Train a copy of ``model`` by a recipe (:meth:`Recipe.ours` if not given).
+
+    ``folder`` receives ``log.jsonl`` and, about every ``checkpoint_seconds`` (after an epoch) and at the end,
+    ``checkpoint.safetensors``; with ``resume`` a checkpoint found there is continued, on the CPU to the same bits.
+    Training stops early, with a checkpoint, before it would pass ``max_seconds``. ``test`` is measured after the last
+    epoch, and after each ``test_every`` epochs; nothing is chosen by it.
+    """
+    recipe = Recipe.ours() if recipe is None else recipe
+    where = torch.device(device) if device is not None else _home(data)
+    devices = [where] if where.type == "cuda" else []
+    with torch.random.fork_rng(devices), working_stream(where):
+        run = _Run(model, data, recipe, where, Path(folder) if folder is not None else None)
+        run.test = test.to(where) if isinstance(test, Dataset) else test
+        run.test_every, run.watch = test_every, watch
+        run.start(resume)
+        finished = run.epochs(checkpoint_seconds, max_seconds)
+        result = run.optimizer.result(run.model)
+    return Trained(result.eval(), tuple(run.history), finished)
+
+
+def _home(data: Dataset | FolderStream) -> torch.device:
+    return data.images.device if isinstance(data, Dataset) else torch.device("cpu")
+
+
+class _Run:
+    """One call of :func:`train`: what its parts share."""
+
+    test: Dataset | FolderStream | None
+    test_every: int
+    watch: Watch | None
+
+    def __init__(
+        self, model: nn.Module, data: Dataset | FolderStream, recipe: Recipe, device: torch.device, folder: Path | None
+    ) -> None:
+        self.recipe, self.device, self.folder = recipe, device, folder
+        self.validation: Dataset | None = None
+        if isinstance(data, Dataset):
+            data = data.to(device)
+            if recipe.validation:
+                data, self.validation = data.split(recipe.validation, seed=recipe.seed)
+            self.feed: Feed = MemoryFeed(data, recipe)
+        else:
+            self.feed = StreamFeed(data, recipe, device)
+        self.model = deepcopy(model).to(device).train()
+        if device.type == "cuda":
+            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.done = 0
+        self.history: list[dict[str, Any]] = []
+
+    def start(self, resume: bool) -> None:
+        """Take up a checkpoint, or set λ from data; either way the optimiser is ready."""
+        path = self.folder / CHECKPOINT if self.folder else None
+        if resume and path is not None and path.exists():
+            saved = snapshots.read(path, self.recipe)
+            self.optimizer = SGD(self.model, self.recipe)
+            self._restore(path, saved)
+        else:
+            if self.recipe.init_thresholds and any(isinstance(m, Activation) for m in self.model.modules()):
+                init_thresholds(self.model, self._input(self.feed.first()))
+            self.optimizer = SGD(self.model, self.recipe)
+        if self.folder and distributed.rank() == 0:
+            lines = "".join(json.dumps(record) + "\n" for record in self.history)
+            snapshots.write_atomically(self.folder / LOG, lines.encode())
+
+    def _restore(self, path: Path, saved: snapshots.Snapshot) -> None:
+        weights = {n.removeprefix("model."): t for n, t in saved.tensors.items() if n.startswith("model.")}
+        try:
+            self.model.load_state_dict(weights)
+            self.optimizer.load(saved.tensors)
+        except (RuntimeError, KeyError):
+            raise TrainingError(f"{path} belongs to another network; use another folder") from None
+        self.done, self.history = saved.epoch, saved.history
+
+    def _input(self, images: Tensor) -> Tensor:
+        shift = torch.tensor(self.feed.mean, device=self.device).view(-1, 1, 1) * 255
+        scale = torch.tensor(self.feed.std, device=self.device).view(-1, 1, 1) * 255
+        return (images.to(self.device).float() - shift) / scale
+
+    def epochs(self, checkpoint_seconds: float, max_seconds: float | None) -> bool:
+        """Run what is left; False if the time was up first."""
+        begin = saved = time.monotonic()
+        first = 0.0  # a phase's first epoch compiles and is the longest
+        while self.done < self.recipe.epochs:
+            warm = self.done < self.recipe.warm_epochs
+            until = self.recipe.warm_epochs if warm else self.recipe.epochs
+            with floors(self.model, on=not warm):
+                step = Step(self.model, self.optimizer, self.recipe, mean=self.feed.mean, std=self.feed.std)
+                while self.done < until:
+                    started = time.monotonic()
+                    self._epoch(step)
+                    now = time.monotonic()
+                    first = max(first, now - started)
+                    expected = first if self.done == until else now - started
+                    late = max_seconds is not None and now - begin + expected > max_seconds
+                    stop = late and self.done < self.recipe.epochs
+                    if stop or self.done == self.recipe.epochs or now - saved >= checkpoint_seconds:
+                        self._save()
+                        saved = now
+                    if stop:
+                        return False
+        return True
+
+    def _epoch(self, step: Step) -> None:
+        epoch, steps = self.done, self.feed.steps
+        torch.manual_seed(epoch_seed(self.recipe.seed, epoch, -1 - distributed.rank()))
+        begin = time.monotonic()
+        before = step.sums.clone()
+        lr = 0.0
+        for number, (images, labels) in enumerate(self.feed.batches(epoch)):
+            lr = self.recipe.rate(epoch * steps + number, self.recipe.epochs * steps)
+            self.optimizer.lr.fill_(lr)
+            step(images, labels)
+        loss, correct, norm = distributed.all_reduce_sums(step.sums - before).tolist()
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            kept = f"; the checkpoint in {self.folder} is from before" if self.folder else ""
+            raise TrainingError(f"the loss is not finite in epoch {epoch + 1}: take a smaller learning rate{kept}")
+        self._average_statistics()
+        seconds = time.monotonic() - begin
+        seen = steps * self.recipe.batch * distributed.world_size()
+        record = Epoch(
+            epoch=epoch + 1,
+            epochs=self.recipe.epochs,
+            loss=loss / seen,
+            train_accuracy=100 * correct / seen,
+            gradient=norm / (steps * distributed.world_size()),
+            lr=lr,
+            images_per_second=seen / seconds,
+            seconds=seconds,
+        )
+        self.done += 1
+        self._record(self._measured(record))
+
+    def _average_statistics(self) -> None:
+        """Each process has seen other images: give all the mean of their running statistics."""
+        if distributed.world_size() > 1:
+            for buffer in self.model.buffers():
+                if buffer.is_floating_point():
+                    dist.all_reduce(buffer)
+                    buffer /= distributed.world_size()
+
+    def _measured(self, record: Epoch) -> Epoch:
+        last = self.done == self.recipe.epochs
+        if not (last or (self.test_every and self.done % self.test_every == 0)):
+            return record
+        model = self.optimizer.result(self.model)
+        return replace(
+            record,
+            test_accuracy=accuracy(model, self.test).percent if self.test else None,
+            validation_accuracy=accuracy(model, self.validation).percent if self.validation else None,
+        )
+
+    def _record(self, record: Epoch) -> None:
+        self.history.append(record.to_dict())
+        if distributed.rank() == 0:
+            if self.folder:
+                with (self.folder / LOG).open("a") as file:
+                    file.write(json.dumps(record.to_dict()) + "\n")
+            if self.watch:
+                self.watch(record)
+
+    def _save(self) -> None:
+        if self.folder and distributed.rank() == 0:
+            tensors = {f"model.{n}": t for n, t in self.model.state_dict().items()} | self.optimizer.state()
+            saved = snapshots.Snapshot(self.done, tensors, self.recipe.to_dict(), self.history)
+            snapshots.write(self.folder / CHECKPOINT, saved)
+        distributed.barrier()

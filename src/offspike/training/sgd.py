@@ -1,0 +1,81 @@
+"""SGD whose every number is a tensor, so that a captured CUDA graph can replay it, and which never waits."""
+
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+from offspike.activations import Activation
+from offspike.training.recipe import Recipe
+
+__all__ = ["SGD"]
+
+
+def _decayed(model: nn.Module, decay_all: bool) -> set[int]:
+    """The parameters that weight decay applies to: weights of two or more dimensions that are not a λ."""
+    spared = {id(m.log2_lam) for m in model.modules() if isinstance(m, Activation)}
+    return {id(p) for p in model.parameters() if decay_all or (p.ndim > 1 and id(p) not in spared)}
+
+
+class SGD:
+    """Momentum, Nesterov, weight decay, clipping of the whole gradient's norm, and an average of the weights.
+
+    ::
+
+        g ← g·min(1, clip/‖g‖) + wd·w        m ← μ·m + g        w ← w − lr·(g + μ·m  if nesterov else  m)
+    """
+
+    def __init__(self, model: nn.Module, recipe: Recipe) -> None:
+        named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+        decayed = _decayed(model, recipe.decay_all)
+        self.recipe = recipe
+        self.names = [n for n, _ in named]
+        self.params: list[Tensor] = [p for _, p in named]
+        self.momenta = [torch.zeros_like(p) for p in self.params]
+        self.decayed = [i for i, p in enumerate(self.params) if id(p) in decayed]
+        self.lr = torch.zeros((), device=self.params[0].device)
+        state = {n: t for n, t in model.state_dict(keep_vars=True).items() if t.is_floating_point() and recipe.ema}
+        self.averaged = list(state.values())
+        self.averages = {n: t.detach().clone() for n, t in state.items()}
+
+    @torch.no_grad()
+    def step(self) -> Tensor:
+        """Use the gradients that a backward pass has left; returns their norm before clipping."""
+        recipe = self.recipe
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
+        norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+        if recipe.clip:
+            torch._foreach_mul_(grads, (recipe.clip / (norm + 1e-6)).clamp(max=1))
+        if recipe.weight_decay:
+            weights = [self.params[i] for i in self.decayed]
+            torch._foreach_add_([grads[i] for i in self.decayed], weights, alpha=recipe.weight_decay)
+        torch._foreach_mul_(self.momenta, recipe.momentum)
+        torch._foreach_add_(self.momenta, grads)
+        if recipe.nesterov:
+            torch._foreach_add_(grads, self.momenta, alpha=recipe.momentum)
+            update = torch._foreach_mul(grads, self.lr)
+        else:
+            update = torch._foreach_mul(self.momenta, self.lr)
+        torch._foreach_sub_(self.params, list(update))
+        if self.averages:
+            torch._foreach_lerp_(list(self.averages.values()), self.averaged, 1 - recipe.ema)
+        return norm
+
+    def state(self) -> dict[str, Tensor]:
+        """Every tensor that a later run needs."""
+        state = {f"momentum.{n}": m for n, m in zip(self.names, self.momenta, strict=True)}
+        return state | {f"average.{n}": a for n, a in self.averages.items()}
+
+    @torch.no_grad()
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Take up where :meth:`state` left off."""
+        for name, value in self.state().items():
+            value.copy_(state[name])
+
+    def result(self, model: nn.Module) -> nn.Module:
+        """The model to measure and to keep: a copy with the averaged weights, or itself if none are kept."""
+        if not self.averages:
+            return model
+        copy = deepcopy(model)
+        copy.load_state_dict(self.averages, strict=False)
+        return copy

@@ -1,0 +1,90 @@
+"""Snapshots of a training: written whole or not at all, checked when read, without pickle."""
+
+import errno
+import json
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from offspike.training.recipe import Recipe, TrainingError
+
+__all__ = ["Snapshot", "read", "write", "write_atomically"]
+
+FORMAT = "offspike training 1"
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """The state after ``epoch`` epochs: the model's and the optimiser's tensors, the recipe, a record of each epoch."""
+
+    epoch: int
+    tensors: dict[str, Tensor]
+    recipe: dict[str, Any]
+    history: list[dict[str, Any]]
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write to a file beside it, flush it to the disk, and put it in place in one step."""
+    partial = path.with_name(path.name + ".tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        why = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
+        kept = "; the last good one is kept" if path.exists() else ""
+        raise TrainingError(f"cannot write {path}: {why}{kept}") from None
+
+
+def _checksum(tensors: dict[str, Tensor]) -> int:
+    value = 0
+    for name in sorted(tensors):
+        data = tensors[name].reshape(-1).view(torch.uint8).numpy().data
+        value = zlib.crc32(data, zlib.crc32(name.encode(), value))
+    return value
+
+
+def write(path: Path, snapshot: Snapshot) -> None:
+    """Write a snapshot atomically: a kill at any moment leaves the old file or the new one."""
+    tensors = {name: t.detach().cpu().contiguous() for name, t in snapshot.tensors.items()}
+    header = {
+        "format": FORMAT,
+        "epoch": snapshot.epoch,
+        "recipe": snapshot.recipe,
+        "history": snapshot.history,
+        "checksum": _checksum(tensors),
+    }
+    write_atomically(path, save_tensors(tensors, {"offspike": json.dumps(header)}))
+
+
+def read(path: Path, recipe: Recipe) -> Snapshot:
+    """Read and check a snapshot of a training with this recipe."""
+    damaged = f"{path} is damaged and cannot be resumed; remove it to start again"
+    try:
+        data = path.read_bytes()
+        tensors: dict[str, Tensor] = load_tensors(data)
+        length = int.from_bytes(data[:8], "little")
+        header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["offspike"])
+        sound = header["format"] == FORMAT and header["checksum"] == _checksum(tensors)
+        snapshot = Snapshot(header["epoch"], tensors, header["recipe"], header["history"])
+    except OSError as error:
+        raise TrainingError(f"cannot read {path}: {error.strerror}") from None
+    except (SafetensorError, ValueError, KeyError, TypeError):
+        raise TrainingError(damaged) from None
+    if not sound:
+        raise TrainingError(damaged)
+    if changed := recipe.difference(snapshot.recipe):
+        raise TrainingError(f"{path} was trained differently ({changed}); use the old recipe or another folder")
+    return snapshot

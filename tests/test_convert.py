@@ -1,0 +1,83 @@
+"""What convert takes, and what it refuses with which words."""
+
+import pytest
+import torch
+from torch import nn
+
+import offspike as osp
+
+
+def net(*extra):
+    return nn.Sequential(nn.Linear(4, 8), *extra, osp.QCFS(4), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (nn.ReLU(), "1: ReLU is an activation without a threshold. osp.prepare"),
+        (nn.MaxPool1d(2), "1: MaxPool1d is max-pooling. the maximum over spikes"),
+        (nn.Sigmoid(), "1: Sigmoid is an activation that spikes cannot follow"),
+        (nn.GELU(), "GELU"),
+        (nn.LayerNorm(8), "LayerNorm is a normalisation over each sample"),
+        (nn.Softmax(1), "leave it out"),
+        (nn.LSTM(8, 8), "recurrent"),
+    ],
+)
+def test_what_spikes_cannot_follow_is_named_with_its_fix(layer, message):
+    with pytest.raises(ValueError, match=message):
+        osp.convert(net(layer), osp.methods.cos(4))
+
+
+def test_every_obstacle_is_named_at_once():
+    with pytest.raises(ValueError, match="(?s)1: ReLU.*2: Sigmoid"):
+        osp.convert(net(nn.ReLU(), nn.Sigmoid()), osp.methods.cos(4))
+
+
+def test_nothing_to_convert():
+    with pytest.raises(ValueError, match="there is nothing to convert: no QCFS or ClippedReLU"):
+        osp.convert(nn.Sequential(nn.Linear(2, 2)), osp.methods.cos(4))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_weights_must_be_finite(value):
+    model = net()
+    model[0].weight.data[0, 0] = value
+    with pytest.raises(ValueError, match="0.weight: it holds NaN or infinite values"):
+        osp.convert(model, osp.methods.cos(4))
+
+
+def test_an_activation_used_twice_is_named():
+    act = osp.QCFS(4)
+    model = nn.Sequential(nn.Linear(4, 4), act, nn.Linear(4, 4), act, nn.Linear(4, 2))
+    with pytest.raises(ValueError, match="used 2 times|more than once|twice"):
+        osp.convert(model, osp.methods.cos(4), example=torch.zeros(1, 4))
+
+
+def test_a_method_is_a_value_not_a_name():
+    with pytest.raises(TypeError, match=r"osp.methods.cos\(rho=4\)"):
+        osp.convert(net(), "cos")
+
+
+def test_clipped_relu_converts_too():
+    model = nn.Sequential(nn.Linear(4, 8), osp.ClippedReLU(2.0), nn.Linear(8, 3)).eval()
+    x = torch.rand(5, 4)
+    close = osp.convert(model, osp.methods.exact(64))(x, steps=64).mean(0)
+    assert torch.allclose(close, model(x), atol=8 * 2.0 / 64)
+    
+
+def test_thresholds_may_differ_by_channel():
+    act = osp.QCFS(4, lam=torch.tensor([1.0, 2.0, 0.5]).view(3, 1, 1))
+    model = nn.Sequential(nn.Conv2d(1, 3, 1), act, nn.Flatten(), nn.Linear(12, 2)).eval()
+    x = torch.rand(5, 1, 2, 2)
+    snn = osp.convert(model, osp.methods.exact(4))
+    assert torch.allclose(snn(x, steps=4).mean(0), model(x), atol=1e-6)
+
+
+def test_replace_works_on_a_copy_and_on_the_model_itself():
+    from offspike.surgery import replace
+
+    model = net()
+    other = replace(model, osp.QCFS, lambda name, module: nn.Identity())
+    assert isinstance(model[1], osp.QCFS)
+    assert isinstance(other[1], nn.Identity)
+    assert isinstance(replace(osp.QCFS(2), osp.QCFS, lambda name, module: nn.Identity()), nn.Identity)
