@@ -21,7 +21,7 @@ from torch import nn
 
 from offspike.activations import QCFS, ClippedReLU
 from offspike.datasets import Dataset, load
-from offspike.train import Recipe, TrainingError, accuracy, log_lines, train
+from offspike.train import Epoch, Recipe, TrainingError, accuracy, log_lines, train
 from offspike.zoo import NETWORKS
 
 MARGIN = 12.0  # seconds for the last checkpoint, the measurement and the weights of a job
@@ -114,7 +114,7 @@ def recipe_for(job: Job, chosen: argparse.Namespace) -> Recipe:
     changes = {n: getattr(chosen, n) for n in (*names, "ema", "validation") if getattr(chosen, n) is not None}
     if chosen.augment is not None:
         changes["augment"] = tuple(n for n in chosen.augment.split(",") if n not in ("", "none"))
-    if not job.levels.isdigit():
+    if not job.levels.isdigit() or (chosen.origin and chosen.warm_floor is None):
         changes["warm_floor"] = 0.0
     return replace(
         base,
@@ -127,18 +127,24 @@ def recipe_for(job: Job, chosen: argparse.Namespace) -> Recipe:
     )
 
 
+def show(record: Epoch) -> None:
+    """The first epochs (compiling, then the true speed), and those that were measured: a log that stays short."""
+    if record.epoch <= 3 or record.test_accuracy is not None:
+        log_lines(record)
+
+
 def run(job: Job, chosen: argparse.Namespace, data: Dataset, test: Dataset, seconds: float | None) -> dict[str, object]:
     recipe = recipe_for(job, chosen)
     network = job.network(data, chosen.dropout)
     if chosen.origin:
         network.load_state_dict(parts.load(chosen.origin))
-    name = job.name(chosen.dataset)
+    name = job.name(data.name)
     print(f"\n{name}: {recipe}", flush=True)
     begin = time.monotonic()
     state = (chosen.state or chosen.out / "state") / name
     trained = train(
         network, data, recipe, test=test, test_every=chosen.test_every, folder=state, resume=not chosen.fresh,
-        checkpoint_seconds=chosen.checkpoint_seconds, max_seconds=seconds, watch=log_lines,
+        checkpoint_seconds=chosen.checkpoint_seconds, max_seconds=seconds, watch=show,
     )  # fmt: skip
     took = sum(float(record["seconds"]) for record in trained.history)
     row: dict[str, object] = {
@@ -176,12 +182,12 @@ def main() -> int:
     for job in chosen.jobs:
         left = None if chosen.max_seconds is None else chosen.max_seconds - (time.monotonic() - begin) - MARGIN
         if left is not None and left < 5:
-            print(f"no time left for {job.name(chosen.dataset)}")
+            print(f"no time left for {job.name(data.name)}")
             continue
         try:
             rows.append(run(job, chosen, data, test, left))
         except TrainingError as error:
-            print(f"{job.name(chosen.dataset)}: {error}")
+            print(f"{job.name(data.name)}: {error}")
             continue
         (chosen.out / "results.json").write_text(json.dumps(rows, indent=1))
     print(

@@ -8,6 +8,14 @@ from PIL import Image, ImageEnhance, ImageOps
 from offspike.datasets import augment, autoaugment
 
 
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 

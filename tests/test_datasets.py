@@ -108,7 +108,7 @@ def archive(names):
     with tarfile.open(fileobj=buffer, mode="w:gz") as file:
         for name in names:
             info = tarfile.TarInfo(name)
-            data = records(2).tobytes()
+            data = records(2, 2).tobytes()
             info.size = len(data)
             file.addfile(info, io.BytesIO(data))
     return buffer.getvalue()

@@ -20,6 +20,7 @@ evaluate figures markup page zoo training train
 experiment doctor
 demo
 cli
+__main__
 """
 RANK = {name: rank for rank, row in enumerate(ROWS.strip().splitlines()) for name in row.split()}
 

@@ -1,4 +1,5 @@
 import re
+from functools import partial
 from html.parser import HTMLParser
 
 import pytest
@@ -53,33 +54,44 @@ class Page(HTMLParser):
         return next(row for row in self.rows if row[: len(start)] == list(start))
 
 
+def build(path, reports, records=None, *, title="A title", provenance=None, **rest):
+    """Write a page, read it back, and check what must hold for every page."""
+    write_page(path, title=title, reports=reports, records=records, provenance=provenance or {}, **rest)
+    html = path.read_text(encoding="utf-8")
+    assert len(html) < 5_000_000
+    outside = html.replace("http://www.w3.org/2000/svg", "").replace("http://www.w3.org/1999/xlink", "")
+    assert not re.search(r"https?://|@import|url\((?!#)", outside)
+    page = Page(html)
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert len(set(page.ids)) == len(page.ids)
+    targets = set(re.findall(r'href="#([^"]+)"', html)) | set(re.findall(r"url\(#([^)]+)\)", html))
+    assert targets <= set(page.ids)
+    return page
+
+
 @pytest.fixture
 def make(tmp_path):
-    def make(reports, records=None, *, title="A title", provenance=None, **rest):
-        path = tmp_path / "page.html"
-        write_page(path, title=title, reports=reports, records=records, provenance=provenance or {}, **rest)
-        html = path.read_text(encoding="utf-8")
-        assert len(html) < 5_000_000
-        outside = html.replace("http://www.w3.org/2000/svg", "").replace("http://www.w3.org/1999/xlink", "")
-        assert not re.search(r"https?://|@import|url\((?!#)", outside)
-        page = Page(html)
-        assert "script" not in {tag for tag, _ in page.tags}
-        assert len(set(page.ids)) == len(page.ids)
-        targets = set(re.findall(r'href="#([^"]+)"', html)) | set(re.findall(r"url\(#([^)]+)\)", html))
-        assert targets <= set(page.ids)
-        return page
+    return partial(build, tmp_path / "page.html")
 
-    return make
+
+def two_reports():
+    exact = methods.exact(3)
+    return {
+        "θ/2": report(correct=[50, 100, 150, 190], agree=[50, 101, 150, 199], reference_correct=192),
+        "exact": report(exact, correct=[190, 192, 193, 194], agree=[192, 200, 200, 198], reference_correct=192),
+    }
 
 
 @pytest.fixture
 def reports():
-    return {
-        "θ/2": report(correct=[50, 100, 150, 190], agree=[50, 101, 150, 199], reference_correct=192),
-        "exact": report(
-            methods.exact(3), correct=[190, 192, 193, 194], agree=[192, 200, 200, 198], reference_correct=192
-        ),
-    }
+    return two_reports()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """Drawn once, for the tests that only look."""
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    return build(path, two_reports(), records(), provenance={"command": "offspike demo", "seed": "7"})
 
 
 def records():
@@ -88,8 +100,8 @@ def records():
     return {"θ/2": {"act1": noisy, "act2": noisy}, "exact": {"act1": clean, "act2": clean}}
 
 
-def test_the_headline_is_computed(make, reports):
-    text = " ".join(make(reports).text).replace("\u00a0", " ")
+def test_the_headline_is_computed(page):
+    text = " ".join(page.text).replace("\u00a0", " ")
     assert "At T = 1 the best is exact: 95.00 % right, 1.00 points below the ANN." in text
     assert "At T = 2 the best is exact: 96.00 % right, as often as the ANN." in text
     assert "At T = 3 the best is exact: 96.50 % right, 0.50 points above the ANN." in text
@@ -104,8 +116,7 @@ def test_a_tie_names_both(make, reports):
     assert "from 1 tick, uncalibrated" in page.text
 
 
-def test_the_tables_hold_the_numbers(make, reports):
-    page = make(reports)
+def test_the_tables_hold_the_numbers(page):
     head = ["Method", "ANN", "T = 1", "T = 2", "T = 3", "T = 4", "ρ", "Schedule", "Ticks", "Spikes"]
     assert page.row("Method", "ANN") == head
     # Spikes: 10 a neuron and step over 200 samples, 15 neurons, 3 steps: 2.25 a sample. Ticks: 2 layers · ρ + T.
@@ -128,26 +139,25 @@ def test_the_tables_hold_the_numbers(make, reports):
     assert page.row("act1", "5.00") == ["act1", "5.00", "5.00"]
 
 
-def test_what_a_step_means_is_said_for_the_schedules_in_use(make, reports):
-    text = " ".join(make(reports).text)
+def test_what_a_step_means_is_said_for_the_schedules_in_use(make, page):
+    text = " ".join(page.text)
     assert "every layer has seen ρ steps of its input whatever T is" in text
     assert "the best at T = 1, exact, needs 7 ticks" in text
-    assert "causal" not in text
+    assert "In the causal schedule" not in text
     causal = " ".join(make({"c": report(methods.cos_light(2, schedule="causal"))}).text)
     assert "In the causal schedule" in causal
     assert "layer-wise" not in causal
 
 
-def test_offset_spikes_are_shown_by_layer(make, reports):
-    page = make(reports, records())
+def test_offset_spikes_are_shown_by_layer(page):
     assert page.row("act1", "50.00") == ["act1", "50.00", "1.3000", "96.00", "0.0400"]
     assert page.row("act1", "60.00") == ["act1", "60.00", "0.7000", "100.00", "0.0000"]
     assert [attrs["scope"] for attrs in page.all("th") if attrs.get("colspan") == "2"] == ["colgroup"] * 4
 
 
-def test_records_without_a_reference_are_judged_constrained_only(make, reports):
+def test_records_without_a_reference_are_judged_constrained_only(make):
     only = {"θ/2": {"act1": LayerRecord(constrained=judged({0: 9, 1: 1}))}}
-    text = make(reports, only).text
+    text = make({"θ/2": report(steps=1)}, only).text
     assert "Constrained" in text
     assert "Unconstrained" not in text
 
@@ -176,8 +186,7 @@ def test_whatever_comes_from_outside_is_escaped(make):
     assert page.all("b") == []
 
 
-def test_the_page_is_accessible(make, reports):
-    page = make(reports, records(), provenance={"seed": "0"})
+def test_the_page_is_accessible(page):
     assert page.all("html") == [{"lang": "en"}]
     assert len(page.all("h1")) == 1
     assert all(attrs["role"] == "img" and attrs["aria-label"] for attrs in page.all("svg"))
@@ -189,16 +198,18 @@ def test_the_page_is_accessible(make, reports):
     assert all(attrs["tabindex"] == "0" and attrs["aria-label"] for attrs in regions)
 
 
-def test_how_it_was_made_and_further_figures(make, reports):
-    trace = figures.membrane_trace(torch.tensor([0.75, -0.5]), 1.0, 0.5, 0.0)
-    page = make(reports, provenance={"command": "offspike demo", "seed": "7"}, figures={"One neuron.": trace})
+def test_how_it_was_made_is_told(page):
     assert [page.text[page.text.index(key) + 1] for key in ("command", "seed")] == ["offspike demo", "7"]
-    assert "One neuron." in page.text
 
 
-def test_the_same_reports_give_the_same_page(tmp_path, reports):
+def test_further_figures_are_shown(make):
+    trace = figures.membrane_trace(torch.tensor([0.75, -0.5]), 1.0, 0.5, 0.0)
+    assert "One neuron." in make({"θ/2": report(steps=1)}, figures={"One neuron.": trace}).text
+
+
+def test_the_same_reports_give_the_same_page(tmp_path):
     for name in ("a", "b"):
-        write_page(tmp_path / name, title="A", reports=reports, provenance={})
+        write_page(tmp_path / name, title="A", reports={"θ/2": report()}, provenance={})
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -36,7 +38,7 @@ Causal = Annotated[bool, typer.Option("--causal", help="Network-wide phase 1 ins
 
 @app.command()
 def demo(
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs of training.")] = 30,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of training.")] = 15,
     steps: Steps = 16,
     levels: Annotated[int, typer.Option(min=1, help="Quantisation levels L; ρ is the same.")] = 4,
     html: Annotated[Path, typer.Option(help="Where the report page goes.")] = Path("report.html"),
@@ -120,7 +122,13 @@ def analyze(
         table.add_column(heading, justify="left" if heading == "layer" else "right")
     for name, seen in records.items():
         free, tied = seen.unconstrained, seen.constrained
-        row = [f"{free.ratio:.2%}", f"{free.mse:.4f}", f"{tied.ratio:.2%}", f"{tied.mse:.4f}", f"{seen.inputs.ratio:.2%}"]
+        row = [
+            f"{free.ratio:.2%}",
+            f"{free.mse:.4f}",
+            f"{tied.ratio:.2%}",
+            f"{tied.mse:.4f}",
+            f"{seen.inputs.ratio:.2%}",
+        ]
         table.add_row(name, *row)
     console.print(table)
     if json_file:
@@ -144,7 +152,7 @@ def doctor(json_file: Json = None) -> None:
     table = Table(show_header=False, box=None)
     for check in checks:
         mark = "[green]✓[/]" if check.found else "[red]✗[/]" if check.needed else "[dim]–[/]"
-        table.add_row(mark, check.name, check.found or check.remedy)
+        table.add_row(mark, check.name, escape(check.found or check.remedy))
     console.print(table)
     if json_file:
         json_file.write_text(json.dumps([asdict(check) for check in checks], indent=1))
@@ -174,21 +182,30 @@ def open_model_and_data(
 
 
 def show_reports(reports: dict[str, Any]) -> None:
-    """The accuracy table: T is only half the truth, so ρ, schedule and ticks stand beside it."""
+    """The accuracy table: T is only half the truth, so ρ, ticks and spikes stand beside it."""
     from offspike.experiment import readouts
 
     first = next(iter(reports.values()))
-    title = f"Accuracy (%) at T, {first.samples} test images; ANN {100 * first.reference_accuracy:.2f}"
-    table = Table(title=title)
-    for heading in ("method", "ρ", "schedule", *(f"T={t}" for t in readouts(first.steps)), "T", "ticks", "spikes"):
-        table.add_column(heading, justify="left" if heading in ("method", "schedule") else "right")
+    at = min(max(1, *(report.method.rho for report in reports.values())), first.steps)
+    table = Table(title=_headline(first), box=box.SIMPLE_HEAD, padding=(0, 1))
+    for heading in ("method", "ρ", *(f"T={t}" for t in readouts(first.steps)), f"ticks, T={at}", "spikes"):
+        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
     for name, report in reports.items():
-        t = min(max(report.method.rho, 1), report.steps)
         cells = [f"{100 * report.accuracy[t - 1]:.2f}" for t in readouts(report.steps)]
-        cost = report.cost(t)
-        table.add_row(name, str(cost.rho), cost.schedule, *cells, str(t), str(cost.ticks), f"{report.spikes(t):,.0f}")
+        cost = report.cost(at)
+        table.add_row(name, str(cost.rho), *cells, str(cost.ticks), f"{report.spikes(at):,.0f}")
     console.print(table)
-    console.print("[dim]The last three columns: ticks until the readout at T, and spikes sent for one image until then.[/]")
+    schedules = {report.cost(at).schedule for report in reports.values()} - {"uncalibrated"}
+    console.print(
+        f"Accuracy in per cent; schedule: {', '.join(sorted(schedules)) or 'uncalibrated'}. "
+        f"Ticks and spikes for one image until the readout at T={at}.",
+        style="dim",
+    )
+
+
+def _headline(report: Any) -> str:
+    ann = "" if report.reference_accuracy is None else f"; the ANN has {100 * report.reference_accuracy:.2f}"
+    return f"{report.samples} test images{ann}"
 
 
 def publish(html: Path | None, json_file: Path | None, title: str, reports: Any, records: Any, how: Any) -> None:

@@ -5,24 +5,19 @@ plain loop over the list. Between the two lies nothing but names and numbers, wh
 selects from the explicit tables of this file, so a graph that comes from outside can do no more than these operations.
 """
 
-import inspect
 import math
 import operator
 import re
-import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, cast, get_args
+from typing import Any, Literal, Self, get_args
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
-from offspike.activations import Activation
-
-__all__ = ["LEAVES", "Graph", "GraphNetwork", "Leaf", "Node", "Ref", "capture", "register_leaf"]
+__all__ = ["FUNCTIONS", "METHODS", "Graph", "GraphNetwork", "Kind", "Node", "Ref", "map_values"]
 
 Kind = Literal["input", "module", "function", "method", "attribute", "output"]
 
@@ -49,24 +44,6 @@ METHODS = frozenset(
     _table("", Tensor, "add add_ sub sub_ mul mul_ div div_ neg relu relu_ clamp clamp_ mean clone contiguous size dim")
     | _table("", Tensor, "flatten unflatten reshape view permute transpose squeeze unsqueeze chunk split narrow expand")
 )
-_NAMES = {function: name for name, function in FUNCTIONS.items()}
-
-
-class Leaf(NamedTuple):
-    """How a layer is written down (``describe(layer)``: JSON values) and made again with its tensors on "meta"."""
-
-    describe: Callable[[Any], dict[str, Any]]
-    build: Callable[[dict[str, Any]], nn.Module]
-
-
-LEAVES: dict[type[nn.Module], Leaf] = {}
-
-
-def register_leaf(
-    kind: type[nn.Module], describe: Callable[[Any], dict[str, Any]], build: Callable[[dict[str, Any]], nn.Module]
-) -> None:
-    """Make ``kind`` a layer that graphs name as a whole, and say how it is saved and loaded."""
-    LEAVES[kind] = Leaf(describe, build)
 
 
 @dataclass(frozen=True)
@@ -198,20 +175,6 @@ class GraphNetwork(nn.Module):
         last = {name: node.name for node in graph.nodes for name in node.refs}
         self._program = tuple((node, tuple(n for n in {*node.refs} if last[n] == node.name)) for node in graph.nodes)
 
-    @classmethod
-    def of(cls, model: nn.Module) -> Self:
-        """The captured model, sharing its layers and tensors."""
-        graph = capture(model)
-        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        leaves = {
-            node.target: model.get_submodule(node.target) if node.kind == "module" else tensors[node.target]
-            for node in graph.nodes
-            if node.kind in ("module", "attribute")
-        }
-        network = cls(graph, leaves, input_shape=getattr(model, "input_shape", None))
-        network.training = model.training
-        return network
-
     def forward(self, *inputs: Any) -> Any:
         """Whatever the captured model returns: a tensor, a tuple or a dictionary."""
         if len(inputs) != len(self.graph.inputs):
@@ -254,109 +217,27 @@ class GraphNetwork(nn.Module):
             raise ValueError(f"{path!r} cannot be the name of a layer, rename it: {error.args[0]}") from error
 
 
-def _in_place(function: Callable[..., Any]) -> Callable[[fx.Proxy, Any], fx.Proxy]:
-    return lambda proxy, other: proxy.tracer.create_proxy("call_function", function, (proxy, other), {})
-
-
-class _Proxy(fx.Proxy):
-    """Keeps ``y += x`` in place as PyTorch does. By itself fx reads ``y + x``: wrong where y has a second name."""
-
-    __iadd__ = _in_place(operator.iadd)
-    __isub__ = _in_place(operator.isub)
-    __imul__ = _in_place(operator.imul)
-    __itruediv__ = _in_place(operator.itruediv)
-
-
-class _Tracer(fx.Tracer):
-    record_stack_traces = True
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return type(m) in LEAVES or isinstance(m, Activation) or super().is_leaf_module(m, module_qualified_name)
-
-    def proxy(self, node: fx.Node) -> fx.Proxy:
-        return _Proxy(node, self)
-
-    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
-        """Arguments that have a default keep it."""
-        _, *arguments = inspect.signature(root_fn).parameters.values()
-        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        names = tuple(a.name for a in arguments if a.kind in kinds and a.default is a.empty)
-        names = self.root.graph.inputs if isinstance(self.root, GraphNetwork) else names
-        return root_fn, [self.root, *(self.create_proxy("placeholder", name, (), {}) for name in names)]
-
-    def create_arg(self, a: Any) -> Any:
-        if isinstance(a, Tensor) and not isinstance(a, nn.Parameter) and all(a is not b for b in self.root.buffers()):
-            raise ValueError("a tensor that is neither a parameter nor a buffer; self.register_buffer makes it one")
-        return super().create_arg(a)
-
-
-def capture(model: nn.Module) -> Graph:
-    """The graph of ``model`` as it runs in eval mode; a ValueError names the line that cannot be written down."""
-    tracer, training = _Tracer(), {module: module.training for module in model.modules()}
-    if tracer.is_leaf_module(model, ""):
-        raise ValueError(f"{type(model).__name__} is a single layer: wrap it, nn.Sequential(layer)")
-    try:
-        nodes = list(tracer.trace(model.eval()).nodes)
-    except Exception as error:  # the user's own code runs here and may raise anything
-        frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
-        reason = f"{error}".partition("\n")[0]
-        raise ValueError(f"{type(model).__name__} cannot be captured: {reason}{_place(frames)}") from error
-    finally:
-        for module, mode in training.items():
-            module.training = mode
-    return Graph(tuple(_node(node) for node in nodes))
-
-
-def _node(node: fx.Node) -> Node:
-    kinds: dict[str, Kind] = {"placeholder": "input", "get_attr": "attribute"}
-    kind = kinds.get(node.op, cast(Kind, node.op.removeprefix("call_")))
-    target, args = node.target, node.args
-    if target is getattr and args[1] == "shape":
-        target, args = _shape, args[:1]
-    elif target is getattr:
-        target = f"Tensor.{args[1]}"
-    if not isinstance(target, str):
-        origin = getattr(target, "__module__", None) or "torch"
-        target = _NAMES.get(target, f"{origin}.{getattr(target, '__name__', target)}")
-    try:
-        return Node(node.name, kind, target, _plain(args), _plain(node.kwargs))
-    except ValueError as error:
-        frames = [(file, int(line)) for file, line in re.findall(r'File "(.+?)", line (\d+)', node.stack_trace or "")]
-        raise ValueError(f"{error}{_place(frames)}: offspike.graph lists what it knows") from error
-
-
-def _place(frames: list[tuple[str, int]]) -> str:
-    """The user's own line: the last one outside PyTorch and this file."""
-    inside = (str(Path(torch.__file__).parent), __file__)
-    own = [(file, line) for file, line in frames if not file.startswith(inside)]
-    return f" ({own[-1][0]}, line {own[-1][1]})" if own else ""
-
-
-def _map(value: Any, leaf: Callable[[Any], Any]) -> Any:
+def map_values(value: Any, leaf: Callable[[Any], Any]) -> Any:
     """``leaf`` of every value in nested arguments."""
     if isinstance(value, tuple):
-        return tuple(_map(item, leaf) for item in value)
+        return tuple(map_values(item, leaf) for item in value)
     if isinstance(value, list):
-        return [_map(item, leaf) for item in value]
+        return [map_values(item, leaf) for item in value]
     if isinstance(value, dict):
-        return {key: _map(item, leaf) for key, item in value.items()}
+        return {key: map_values(item, leaf) for key, item in value.items()}
     if isinstance(value, slice):
-        return slice(_map(value.start, leaf), _map(value.stop, leaf), _map(value.step, leaf))
+        return slice(map_values(value.start, leaf), map_values(value.stop, leaf), map_values(value.step, leaf))
     return leaf(value)
 
 
 def _values(value: Any) -> list[Any]:
     values: list[Any] = []
-    _map(value, values.append)
+    map_values(value, values.append)
     return values
 
 
-def _plain(value: Any) -> Any:
-    return _map(value, lambda leaf: Ref(leaf.name) if isinstance(leaf, fx.Node) else leaf)
-
-
 def _fill(value: Any, values: dict[str, Any]) -> Any:
-    return _map(value, lambda leaf: values[leaf.name] if isinstance(leaf, Ref) else leaf)
+    return map_values(value, lambda leaf: values[leaf.name] if isinstance(leaf, Ref) else leaf)
 
 
 def _encode(value: Any) -> Any:

@@ -97,7 +97,8 @@ def _headline(reports: dict[str, Report]) -> str:
         right, against, spent = _percent(best.accuracy[t - 1]), _against_ann(best, t), best.cost(t)
         tied = " (a tie)" if len(names) > 1 else ""
         sentences.append(f"At T = {t} the best is {who}{tied}: {right}\u00a0% right{against and ', ' + against}.")
-        price = f"{'from ' if tied else ''}{_ticks(spent.ticks)}, {spent.schedule}{f', ρ = {spent.rho}' if spent.rho else ''}"
+        price = f"{'from ' if tied else ''}{_ticks(spent.ticks)}, {spent.schedule}"
+        price += f", ρ = {spent.rho}" if spent.rho else ""
         parts = {"at": f"Best at T = {t}", "value": f"{right}\u00a0%", "who": who, "gap": against, "price": price}
         tiles.append("".join(f'<span class="{kind}">{escape(text)}</span>' for kind, text in parts.items() if text))
     samples = min(report.samples for report in reports.values())

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -71,11 +71,13 @@ class LayerRecord:
     unconstrained: Judgement = field(default_factory=Judgement)
     inputs: Judgement = field(default_factory=Judgement)  # ΣI against T times the ANN's input, in units of θ, exactly
 
-
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        seen = {"constrained": self.constrained, "unconstrained": self.unconstrained, "inputs": self.inputs}
-        return {name: asdict(judgement) for name, judgement in seen.items() if judgement.total}
+        return {
+            name: {**vars(judgement), "histogram": dict(sorted(judgement.histogram.items()))}
+            for name, judgement in vars(self).items()
+            if judgement.total
+        }
 
 
 @contextmanager

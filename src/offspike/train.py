@@ -228,7 +228,7 @@ class _Run:
     def _average_statistics(self) -> None:
         """Each process has seen other images: give all the mean of their running statistics."""
         if distributed.world_size() > 1:
-            for buffer in self.model.buffers():
+            for buffer in (*self.model.buffers(), *self.optimizer.averages.values()):
                 if buffer.is_floating_point():
                     dist.all_reduce(buffer)
                     buffer /= distributed.world_size()
@@ -248,8 +248,7 @@ class _Run:
         self.history.append(record.to_dict())
         if distributed.rank() == 0:
             if self.folder:
-                with (self.folder / LOG).open("a") as file:
-                    file.write(json.dumps(record.to_dict()) + "\n")
+                snapshots.append_line(self.folder / LOG, json.dumps(record.to_dict()))
             if self.watch:
                 self.watch(record)
 

@@ -33,9 +33,10 @@ def _integers(images: Tensor, high: int, generator: torch.Generator) -> Tensor:
     return torch.randint(high, (len(images), 1), generator=generator, device=images.device)
 
 
-def random_crop(images: Tensor, generator: torch.Generator, *, padding: int = 4) -> Tensor:
-    """Shift by up to ``padding`` pixels each way; what comes into view is 0 (black)."""
+def random_crop(images: Tensor, generator: torch.Generator, *, padding: int | None = None) -> Tensor:
+    """Shift by up to ``padding`` pixels each way (an eighth of the width if not given); what comes in is 0, black."""
     _, channels, height, width = images.shape
+    padding = width // 8 if padding is None else padding
     padded = functional.pad(images, (padding,) * 4)
     top = _integers(images, 2 * padding + 1, generator)
     left = _integers(images, 2 * padding + 1, generator)

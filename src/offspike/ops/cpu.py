@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from offspike.ops import memory
+
 __all__ = ["calibrate_and_fire", "fire", "probe"]
 
 Array = NDArray[np.floating[Any]]
@@ -30,7 +32,7 @@ _parallel: Any = numba.njit(cache=True, error_model="numpy", parallel=True, nogi
 def fire(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
     """``reference.fire``, in one pass over memory."""
     wide = _widen(current)
-    spikes, v_end = torch.empty(wide.shape, dtype=wide.dtype), torch.empty(wide.shape[1], dtype=wide.dtype)
+    spikes, v_end = memory.empty(wide.shape, wide.dtype), torch.empty(wide.shape[1], dtype=wide.dtype)
     _fire(*_views(wide, theta, v0, spikes, v_end))
     return spikes.to(current.dtype), v_end
 
@@ -48,7 +50,7 @@ def calibrate_and_fire(
 ) -> tuple[Tensor, Tensor]:
     """Listen to the first ρ <= T steps, choose v(0) by ``rule``, fire; the currents leave the cache only once."""
     wide = _widen(current)
-    spikes, v_end = torch.empty(wide.shape, dtype=wide.dtype), torch.empty(wide.shape[1], dtype=wide.dtype)
+    spikes, v_end = memory.empty(wide.shape, wide.dtype), torch.empty(wide.shape[1], dtype=wide.dtype)
     views = _views(wide, theta, spikes, v_end)
     _calibrate_and_fire(*views, RULES.index(rule), rho, iterations, views[0].dtype.type(eps))
     return spikes.to(current.dtype), v_end

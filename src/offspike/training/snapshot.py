@@ -16,7 +16,7 @@ from torch import Tensor
 
 from offspike.training.recipe import Recipe, TrainingError
 
-__all__ = ["Snapshot", "read", "write", "write_atomically"]
+__all__ = ["Snapshot", "append_line", "read", "write", "write_atomically"]
 
 FORMAT = "offspike training 1"
 
@@ -43,9 +43,21 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.replace(partial, path)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        why = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
         kept = "; the last good one is kept" if path.exists() else ""
-        raise TrainingError(f"cannot write {path}: {why}{kept}") from None
+        raise TrainingError(f"cannot write {path}: {_why(error)}{kept}") from None
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a log."""
+    try:
+        with path.open("a") as file:
+            file.write(line + "\n")
+    except OSError as error:
+        raise TrainingError(f"cannot write {path}: {_why(error)}") from None
+
+
+def _why(error: OSError) -> str:
+    return "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
 
 
 def _checksum(tensors: dict[str, Tensor]) -> int:

@@ -4,6 +4,7 @@ The same code runs on the CPU. On a GPU the first few steps run as they are (the
 whole step is captured once and replayed: one launch a step, no waiting for the host.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -20,6 +21,7 @@ from offspike.training.sgd import SGD
 __all__ = ["Step", "working_stream"]
 
 WARM_STEPS = 4
+logger = logging.getLogger("offspike.train")
 
 
 class Step:
@@ -92,13 +94,17 @@ class Step:
         loss, correct = self._forward(images, labels)
         loss.backward()  # type: ignore[no-untyped-call]
         norm = self.optimizer.step()
-        self.sums += torch.stack([loss.detach() * len(images), correct, norm]).double()
+        self.sums += torch.stack([(loss.detach() * len(images)).double(), correct.double(), norm.double()])
 
     def _capture(self, images: Tensor, labels: Tensor) -> None:
         self._graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.current_stream()
-        with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
-            self._work(images, labels)
+        try:
+            with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
+                self._work(images, labels)
+        except RuntimeError as error:  # nothing has run yet: go on without a graph, only slower
+            logger.warning("no CUDA graph, steps are launched one by one: %s", str(error).splitlines()[0])
+            self._graph, self._graphed = None, False
 
 
 @contextmanager

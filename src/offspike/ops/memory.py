@@ -1,0 +1,46 @@
+"""Room for spikes on the CPU.
+
+The system clears every page it hands out, and for spikes of many megabytes that takes longer than the kernel that
+fills them. So they are asked for in huge pages (numpy does that), and the last such memory is kept when its tensor
+dies, for the next tensor of like size: a network runs its layers one after another and needs it again at once.
+"""
+
+import math
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["empty"]
+
+LARGE = 4 << 20  # bytes; the C library recycles smaller pieces itself
+
+_spare: list[NDArray[Any]] = []  # at most one
+
+
+def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """``torch.empty(shape, dtype=dtype)``."""
+    size = math.prod(shape) * dtype.itemsize
+    if size < LARGE:
+        return torch.empty(shape, dtype=dtype)
+    memory = _take(size)
+    lent = memory[:size]
+    # Every view of the tensor keeps ``lent`` alive: when it dies, nobody can see this memory any more.
+    weakref.finalize(lent, _keep, memory).atexit = False
+    return torch.from_numpy(lent).view(dtype).view(shape)
+
+
+def _take(size: int) -> NDArray[Any]:
+    try:
+        memory = _spare.pop()
+    except IndexError:
+        return np.empty(size, np.uint8)
+    # Not a much larger one: a small tensor that lives long would hold it all.
+    return memory if size <= memory.size <= 2 * size else np.empty(size, np.uint8)
+
+
+def _keep(memory: NDArray[Any]) -> None:
+    _spare[:] = [memory]

@@ -1,0 +1,116 @@
+"""The command line as a person meets it: answers, files, and one clear line for bad input."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import offspike as osp
+from offspike import cli
+
+
+def run(capsys, monkeypatch, *arguments):
+    """Exit code, standard output and standard error of one command."""
+    monkeypatch.setattr(sys, "argv", ["offspike", *map(str, arguments)])
+    try:
+        cli.main()
+        code = 0
+    except SystemExit as stop:
+        code = stop.code or 0
+    return code, *capsys.readouterr()
+
+
+@pytest.fixture
+def offspike(capsys, monkeypatch):
+    return lambda *arguments: run(capsys, monkeypatch, *arguments)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "ann.safetensors"
+    torch.manual_seed(0)
+    osp.save(osp.zoo.small(activation=osp.QCFS(2)).eval(), path)
+    return path
+
+
+def test_demo_trains_converts_and_reports(offspike, tmp_path):
+    code, out, _ = offspike(
+        "demo", "--epochs", 2, "--steps", 4, "--html", tmp_path / "r.html", "--json", tmp_path / "r.json"
+    )
+    assert code == 0
+    assert all(word in out for word in ("θ/2", "light", "COS", "exact", "ticks"))
+    page = (tmp_path / "r.html").read_text()
+    assert page.lstrip().lower().startswith("<!doctype html>")
+    reports = {name: osp.Report.from_dict(data) for name, data in json.loads((tmp_path / "r.json").read_text()).items()}
+    assert reports["exact"].agreement[3] >= 0.99, "at T = ρ = L only rounding can part the two"
+    assert reports["exact"].samples == 359
+
+
+def test_evaluate_every_method_and_some(offspike, model, tmp_path):
+    code, out, _ = offspike("evaluate", model, "--limit", 20, "--steps", 3, "--json", tmp_path / "r.json")
+    assert code == 0
+    assert "20 test images" in out
+    assert list(json.loads((tmp_path / "r.json").read_text())) == ["θ/2 (QCFS)", "light", "COS", "exact"]
+    code, out, _ = offspike("evaluate", model, "--limit", 20, "--method", "cos", "--rho", 3, "--causal")
+    assert code == 0
+    assert "causal" in out
+
+
+def test_analyze_lists_every_layer(offspike, model, tmp_path):
+    code, out, _ = offspike("analyze", model, "--limit", 20, "--method", "exact", "--json", tmp_path / "a.json")
+    assert code == 0
+    layers = json.loads((tmp_path / "a.json").read_text())["layers"]
+    assert len(layers) == 5
+    assert all(layer["constrained"]["equal"] == layer["constrained"]["total"] for layer in layers.values())
+
+
+def test_doctor_says_which_kernels_run(offspike, tmp_path):
+    code, out, _ = offspike("doctor", "--json", tmp_path / "d.json")
+    assert code == 0
+    assert "numba" in out
+    assert {"torch", "GPU"} <= {check["name"] for check in json.loads((tmp_path / "d.json").read_text())}
+
+
+@pytest.mark.parametrize("command", ["demo", "evaluate", "analyze", "doctor"])
+def test_help_has_an_example(offspike, command):
+    code, out, _ = offspike(command, "--help")
+    assert code == 0
+    assert "Example: offspike" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["evaluate", "{tmp}/none.safetensors"], "none.safetensors"),
+        (["evaluate", "{pickle}"], "pickle"),
+        (["evaluate", "{truncated}"], "truncated"),
+        (["evaluate", "{model}", "--method", "magic"], "unknown method 'magic'"),
+        (["evaluate", "{model}", "--data", "cifar10", "--root", "{tmp}"], "cifar-10-batches-bin"),
+        (["evaluate", "{model}", "--data", "faces"], "faces"),
+        (["evaluate", "{model}", "--json", "{tmp}/no/such/file.json"], "its folder does not exist"),
+        (["evaluate", "{model}", "--json", "{tmp}"], "it is a folder"),
+        (["evaluate", "{model}", "--steps", "0"], "steps"),
+        (["evaluate", "{model}", "--rho", "0"], "rho"),
+        (["demo", "--levels", "0"], "levels"),
+        (["analyze", "{model}", "--method", "magic"], "unknown method"),
+        (["nonsense"], "nonsense"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_exit_code_2(offspike, model, tmp_path, arguments, message):
+    torch.save({"a": torch.zeros(1)}, tmp_path / "pickle.pt")
+    (tmp_path / "truncated.safetensors").write_bytes(model.read_bytes()[:1000])
+    places = {"tmp": tmp_path, "model": model, "pickle": tmp_path / "pickle.pt"}
+    places["truncated"] = tmp_path / "truncated.safetensors"
+    code, _, err = offspike(*[argument.format(**places) for argument in arguments])
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    command = [sys.executable, "-m", "offspike", "evaluate", str(tmp_path / "none.safetensors"), "--debug"]
+    out = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert out.returncode == 1
+    assert "Traceback" in out.stderr

@@ -1,0 +1,196 @@
+"""Every kernel returns the specification's bits: odd sizes, every format, poisoned memory, rounding included.
+
+Triton's kernels run on a GPU where there is one, and through Triton's interpreter elsewhere.
+"""
+
+import importlib
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from offspike import initial, ops
+from offspike.ops import memory, reference
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+RULES = ["residual", "shift-keep", "shift-pin", "exact-first", "exact-middle", "exact-near"]
+
+# An interpreter in numpy warns of ∞ − ∞ and of overflow, where PyTorch and GPUs are silent.
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore:{what} encountered:RuntimeWarning") for what in ("invalid value", "overflow")
+]
+
+each_dtype = pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=["f32", "f64", "bf16", "f16"]
+)
+each_rule = pytest.mark.parametrize("rule", RULES)
+each_size = pytest.mark.parametrize(
+    ("steps", "neurons"),
+    [(1, 1), (2, 2), (5, 3), (4, 127), (2, 512), (3, 1023), (8, 1025), (16, 4097), (3, 8193), (4, 0)],
+    ids=lambda n: str(n),
+)
+
+
+@pytest.fixture(scope="module", params=["numba", "triton"])
+def kernels(request):
+    """The kernel module and the device it runs on."""
+    pytest.importorskip(request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        if DEVICE == "cpu":
+            patch.setenv("TRITON_INTERPRET", "1")
+        name, device = {"numba": ("cpu", "cpu"), "triton": ("gpu", DEVICE)}[request.param]
+        yield importlib.import_module(f"offspike.ops.{name}"), device
+
+
+@pytest.fixture(autouse=True)
+def poison(monkeypatch):
+    """Memory that nobody wrote shows as NaN."""
+    real = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *args, **options: real(*args, **options).fill_(math.nan))
+
+
+def operands(steps, neurons, dtype, device, *, seed=0):
+    """Currents, a threshold for all and one for each, a start for all and one for each; nothing dyadic."""
+    draw = torch.Generator().manual_seed(seed)
+    state = torch.float64 if dtype == torch.float64 else torch.float32
+    current = torch.randn(steps, neurons, generator=draw, dtype=torch.float64) * 0.7 + 0.3
+    theta, v0 = torch.rand(2, neurons, generator=draw, dtype=torch.float64) + torch.tensor([[0.5], [-0.3]])
+    pairs = [(theta[:1], v0), (theta, v0[:1])] if neurons else [(torch.ones(1), torch.zeros(1))]
+    return current.to(device, dtype), [tuple(x.to(device, state) for x in pair) for pair in pairs]
+
+
+def same(got, wanted):
+    return all(x.dtype == y.dtype and torch.equal(x, y) for x, y in zip(got, wanted, strict=True))
+
+
+def specified(current, theta, *arguments):
+    """Policy, then neuron, with every kernel switched off."""
+    device = current.device.type
+    with ops._fire.set_kernel_enabled(device, False), ops._probe.set_kernel_enabled(device, False):
+        return initial._specification(current, theta, *arguments)
+
+
+@each_dtype
+@each_size
+def test_fire(kernels, steps, neurons, dtype):
+    module, device = kernels
+    current, pairs = operands(steps, neurons, dtype, device)
+    for theta, v0 in pairs:
+        assert same(module.fire(current, theta, v0), reference.fire(current, theta, v0))
+
+
+@each_dtype
+@each_size
+def test_probe(kernels, steps, neurons, dtype):
+    module, device = kernels
+    current, pairs = operands(steps, neurons, dtype, device)
+    for theta, v0 in pairs:
+        assert same(module.probe(current, theta, v0), reference.probe(current, theta, v0))
+
+
+@each_rule
+@each_dtype
+@pytest.mark.parametrize(("steps", "rho"), [(1, 1), (5, 1), (3, 2), (3, 3), (7, 5), (16, 8)], ids=lambda n: str(n))
+def test_calibrate_and_fire(kernels, steps, rho, dtype, rule):
+    module, device = kernels
+    for neurons in (1, 130, 1025):
+        current, pairs = operands(steps, neurons, dtype, device)
+        for theta, _ in pairs:
+            for iterations in (1, 3) if rule.startswith("shift") else (1,):
+                arguments = (rule, rho, iterations, 1e-3)
+                got = module.calibrate_and_fire(current, theta, *arguments)
+                assert same(got, specified(current, theta, *arguments))
+
+
+@each_rule
+def test_calibrate_and_fire_without_neurons(kernels, rule):
+    module, device = kernels
+    spikes, v_end = module.calibrate_and_fire(
+        torch.zeros(4, 0, device=device), torch.ones(1, device=device), rule, 2, 1, 0.1
+    )
+    assert spikes.shape == (4, 0)
+    assert v_end.shape == (0,)
+
+
+@each_rule
+@pytest.mark.parametrize("steps", [1, 4])
+def test_ties_go_the_same_way(kernels, steps, rule):
+    """On a grid of θ/2 the potential meets θ, and ΣI/θ + ½ an integer, all the time."""
+    module, device = kernels
+    current = torch.randint(-2, 4, (steps, 600), generator=torch.Generator().manual_seed(0)).to(device) / 2
+    theta = torch.ones(1, device=device)
+    arguments = (rule, steps, 2, 2.0**-10)
+    assert same(module.calibrate_and_fire(current, theta, *arguments), specified(current, theta, *arguments))
+
+
+@pytest.mark.parametrize("name", ["fire", "probe"])
+def test_the_ends_of_the_number_line(kernels, name):
+    module, device = kernels
+    odd = torch.tensor([0.0, -0.0, 1e-45, -1e-45, 3e38, -3e38, math.inf, -math.inf, math.nan, 1.0], device=device)
+    current = torch.cartesian_prod(odd, odd, odd).T.contiguous()
+    theta, v0 = torch.ones(1, device=device), torch.full((1,), 0.5, device=device)
+    got, wanted = getattr(module, name)(current, theta, v0), getattr(reference, name)(current, theta, v0)
+    torch.testing.assert_close(got, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+def test_neurons_do_not_mix(kernels):
+    """A silent neuron beside each loud one stays silent."""
+    module, device = kernels
+    current = torch.tensor([0.0, 5.0], device=device).repeat(3, 2049)
+    spikes, v_end = module.fire(current, torch.ones(1, device=device), torch.zeros(1, device=device))
+    assert torch.equal(spikes, (current > 0).float())
+    assert torch.equal(v_end, 12 * spikes[0])
+
+
+@pytest.mark.parametrize("rho", [32, 33, 40])
+def test_long_listening(kernels, rho):
+    """Beyond the table that fits a GPU's registers too."""
+    module, device = kernels
+    current, ((theta, _), _) = operands(rho, 70, torch.float32, device)
+    run = initial._on_gpu if module.__name__.endswith("gpu") else initial._on_cpu
+    for arguments in [("exact-first", rho, 1, 1e-3), ("shift-keep", rho, 2, 1e-3)]:
+        assert same(run(current, theta, *arguments), specified(current, theta, *arguments))
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs 10 GB on a GPU")
+def test_more_than_two_to_the_31_elements(kernels):
+    module, device = kernels
+    if device == "cpu":
+        pytest.skip("numpy's indices have 64 bits")
+    neurons = 2**30 + 7
+    current = torch.zeros(3, neurons, dtype=torch.bfloat16, device=device)
+    current[2, -5:] = 1.0
+    spikes, _ = module.fire(current, torch.ones(1, device=device), torch.zeros(1, device=device))
+    assert torch.equal(spikes, current)
+
+
+# Memory that is used again
+
+
+def test_memory_in_use_is_left_alone(monkeypatch):
+    monkeypatch.setattr(memory, "LARGE", 1)
+    held = memory.empty((3, 5), torch.float32).fill_(7.0)
+    part = held[1]
+    del held
+    memory.empty((3, 5), torch.float32).fill_(8.0)
+    assert part.tolist() == [7.0] * 5
+
+
+def test_memory_is_used_again_and_what_it_held_is_gone(monkeypatch):
+    monkeypatch.setattr(memory, "LARGE", 1)
+    current, ((theta, v0), _) = operands(3, 1025, torch.float32, "cpu")
+    memory._spare[:] = [np.full(current.nbytes, 255, np.uint8)]  # NaN everywhere
+    address = memory._spare[0].ctypes.data
+    for _ in range(2):
+        spikes, _ = ops.fire(current, theta, v0)
+        assert spikes.data_ptr() == address
+        assert torch.equal(spikes, reference.fire(current, theta, v0)[0])
+        del spikes
+
+
+def test_a_small_tensor_does_not_hold_large_memory(monkeypatch):
+    monkeypatch.setattr(memory, "LARGE", 1)
+    memory._spare[:] = [np.empty(1000, np.uint8)]
+    assert memory.empty((100,), torch.float32).untyped_storage().nbytes() == 400
+    assert not memory._spare or memory._spare[0].size == 400
