@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import offspike as osp
+from offspike.checkpoint import Preprocess
 
 
 def net(*extra):
@@ -29,7 +30,7 @@ def test_what_spikes_cannot_follow_is_named_with_its_fix(layer, message):
 
 
 def test_every_obstacle_is_named_at_once():
-    with pytest.raises(ValueError, match="(?s)1: ReLU.*2: Sigmoid"):
+    with pytest.raises(ValueError, match=r"(?s)1: ReLU.*2: Sigmoid"):
         osp.convert(net(nn.ReLU(), nn.Sigmoid()), osp.methods.cos(4))
 
 
@@ -42,14 +43,14 @@ def test_nothing_to_convert():
 def test_weights_must_be_finite(value):
     model = net()
     model[0].weight.data[0, 0] = value
-    with pytest.raises(ValueError, match="0.weight: it holds NaN or infinite values"):
+    with pytest.raises(ValueError, match=r"0.weight: it holds NaN or infinite values"):
         osp.convert(model, osp.methods.cos(4))
 
 
 def test_an_activation_used_twice_is_named():
     act = osp.QCFS(4)
     model = nn.Sequential(nn.Linear(4, 4), act, nn.Linear(4, 4), act, nn.Linear(4, 2))
-    with pytest.raises(ValueError, match="used 2 times|more than once|twice"):
+    with pytest.raises(ValueError, match=r"used 2 times|more than once|twice"):
         osp.convert(model, osp.methods.cos(4), example=torch.zeros(1, 4))
 
 
@@ -63,7 +64,7 @@ def test_clipped_relu_converts_too():
     x = torch.rand(5, 4)
     close = osp.convert(model, osp.methods.exact(64))(x, steps=64).mean(0)
     assert torch.allclose(close, model(x), atol=8 * 2.0 / 64)
-    
+
 
 def test_thresholds_may_differ_by_channel():
     act = osp.QCFS(4, lam=torch.tensor([1.0, 2.0, 0.5]).view(3, 1, 1))
@@ -81,3 +82,13 @@ def test_replace_works_on_a_copy_and_on_the_model_itself():
     assert isinstance(model[1], osp.QCFS)
     assert isinstance(other[1], nn.Identity)
     assert isinstance(replace(osp.QCFS(2), osp.QCFS, lambda name, module: nn.Identity()), nn.Identity)
+
+
+def test_preprocessing_is_carried_over():
+    model = net()
+    assert not hasattr(osp.convert(model, osp.methods.cos(4)), "preprocess")
+    model.preprocess = Preprocess([0.5], [0.25])
+    images = torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1)
+    snn = osp.convert(model, osp.methods.cos(4))
+    assert snn.preprocess == model.preprocess
+    assert snn.preprocess(images).flatten().tolist() == [-2.0, 2.0]

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from exact import ann_count, currents, simulate, thresholds
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exact import ann_count, currents, simulate, thresholds
 from offspike.equations import interval, offset_spikes, qcfs, shift_for_one_spike
 
 starts = st.integers(-4 * 32, 4 * 32).map(lambda n: n / 32)

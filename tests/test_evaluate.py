@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from exact import dyadic, dyadic_images
 from torch import nn
 
 import offspike as osp
+from exact import dyadic, dyadic_images
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_an_empty_loader_is_refused(setting):
 def test_damaged_reports_are_refused(tmp_path, text):
     path = tmp_path / "report.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match="not an offspike report|format 99"):
+    with pytest.raises(ValueError, match=r"not an offspike report|format 99"):
         osp.Report.from_json(path)
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from exact import GRID, ann_count, currents, simulate, thresholds
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exact import GRID, ann_count, currents, simulate, thresholds
 from offspike import ops
 from offspike.initial import Constant, Exact, Residual, Shift, Uniform, calibrate_and_fire
 

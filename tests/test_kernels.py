@@ -91,16 +91,23 @@ def test_probe(kernels, steps, neurons, dtype):
 
 @each_rule
 @each_dtype
-@pytest.mark.parametrize(("steps", "rho"), [(1, 1), (5, 1), (3, 2), (3, 3), (7, 5), (16, 8)], ids=lambda n: str(n))
+@pytest.mark.parametrize(("steps", "rho"), [(1, 1), (5, 1), (3, 3), (7, 5), (9, 8)], ids=lambda n: str(n))
 def test_calibrate_and_fire(kernels, steps, rho, dtype, rule):
     module, device = kernels
-    for neurons in (1, 130, 1025):
-        current, pairs = operands(steps, neurons, dtype, device)
-        for theta, _ in pairs:
-            for iterations in (1, 3) if rule.startswith("shift") else (1,):
-                arguments = (rule, rho, iterations, 1e-3)
-                got = module.calibrate_and_fire(current, theta, *arguments)
-                assert same(got, specified(current, theta, *arguments))
+    current, pairs = operands(steps, 515, dtype, device)
+    for (theta, _), iterations in zip(pairs, (1, 3), strict=True):
+        arguments = (rule, rho, iterations, 1e-3)
+        assert same(module.calibrate_and_fire(current, theta, *arguments), specified(current, theta, *arguments))
+
+
+@each_rule
+@pytest.mark.parametrize("neurons", [1, 4097])
+def test_calibrate_and_fire_one_neuron_and_many_blocks(kernels, neurons, rule):
+    module, device = kernels
+    current, pairs = operands(4, neurons, torch.float32, device)
+    for theta, _ in pairs:
+        arguments = (rule, 3, 1, 1e-3)
+        assert same(module.calibrate_and_fire(current, theta, *arguments), specified(current, theta, *arguments))
 
 
 @each_rule

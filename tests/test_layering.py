@@ -6,12 +6,12 @@ from pathlib import Path
 import offspike
 
 ROWS = """
-equations clock distributed
+equations clock distributed storage
 ops
 activations
-neurons initial
-methods
-graph layers
+neurons initial leaves
+methods graph
+capture layers
 schedules
 network latency datasets
 surgery report checkpoint

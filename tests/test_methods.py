@@ -15,14 +15,18 @@ def test_a_method_is_a_value():
     assert (methods.qcfs().rho, methods.cos_light(6).rho) == (0, 6)
 
 
-@pytest.mark.parametrize("policy", [Constant(0.25), Uniform(7), Residual(3), Shift(5, 2, 0.01, "pin"), Exact(6, "near")])
+@pytest.mark.parametrize(
+    "policy", [Constant(0.25), Uniform(7), Residual(3), Shift(5, 2, 0.01, "pin"), Exact(6, "near")]
+)
 @pytest.mark.parametrize("schedule", ["layerwise", "causal"])
 def test_a_method_survives_json(policy, schedule):
     method = Method("mine", policy, schedule=schedule)
     assert Method.from_dict(json.loads(json.dumps(method.to_dict()))) == method
 
 
-@pytest.mark.parametrize("data", [{}, {"name": "x", "initial": {"policy": "Evil"}, "schedule": "layerwise"}, {"initial": 3}])
+@pytest.mark.parametrize(
+    "data", [{}, {"name": "x", "initial": {"policy": "Evil"}, "schedule": "layerwise"}, {"initial": 3}]
+)
 def test_other_json_is_refused(data):
     with pytest.raises(ValueError, match="not the description of a method"):
         Method.from_dict(data)
@@ -31,7 +35,7 @@ def test_other_json_is_refused(data):
 def test_unknown_names_and_options_are_refused_with_the_choices():
     with pytest.raises(ValueError, match="unknown method 'magic'; the methods are qcfs, cos, cos_light, exact"):
         methods.by_name("magic")
-    with pytest.raises(ValueError, match="does not take these options.*speed"):
+    with pytest.raises(ValueError, match=r"does not take these options.*speed"):
         methods.by_name("cos", speed=3)
     with pytest.raises(ValueError, match="schedule must be one of layerwise, causal"):
         methods.cos(4, schedule="psychic")

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from exact import dyadic, dyadic_images
 from torch import nn
 
 import offspike as osp
+from exact import dyadic, dyadic_images
 from offspike.zoo.resnet import ResNet
 from offspike.zoo.vgg import VGG
 

@@ -12,7 +12,7 @@ from exact import GRID, currents, simulate, thresholds
 from offspike import initial, ops
 from offspike.ops import reference
 
-DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+dtypes = st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16])
 starts = st.integers(-2 * GRID, 2 * GRID).map(lambda k: k / GRID)
 
 
@@ -32,16 +32,14 @@ def plain(operator):
 
 fires = pytest.mark.parametrize("fire", [ops.fire, plain(reference.fire)], ids=["kernel", "reference"])
 probes = pytest.mark.parametrize("probe", [ops.probe, plain(reference.probe)], ids=["kernel", "reference"])
-dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
 
 
 # The neuron
 
 
 @fires
-@dtypes
-@given(current=currents(), theta=thresholds, v0=starts)
-def test_fire_is_the_textbook_neuron(fire, dtype, current, theta, v0):
+@given(current=currents(), theta=thresholds, v0=starts, dtype=dtypes)
+def test_fire_is_the_textbook_neuron(fire, current, theta, v0, dtype):
     spikes, v_end = fire(current.to(dtype), theta, v0)
     runs = [simulate(series, theta, v0) for series in current.T.tolist()]
     assert spikes.dtype == dtype
@@ -50,9 +48,8 @@ def test_fire_is_the_textbook_neuron(fire, dtype, current, theta, v0):
 
 
 @probes
-@dtypes
-@given(current=currents(), theta=thresholds, v0=starts)
-def test_probe_tells_what_happened(probe, dtype, current, theta, v0):
+@given(current=currents(), theta=thresholds, v0=starts, dtype=dtypes)
+def test_probe_tells_what_happened(probe, current, theta, v0, dtype):
     runs = [simulate(series, theta, v0) for series in current.T.tolist()]
     after = [list(zip(run.potentials, run.spikes, strict=True)) for run in runs]
     count, v_end, low, high = probe(current.to(dtype), theta, v0)
@@ -177,4 +174,4 @@ spikes, _ = initial.calibrate_and_fire(initial.Residual(2), torch.tensor([0.25, 
 print(ops.backend("cpu"), spikes.tolist())
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "reference [0.0, 0.0, 1.0]"
+    assert out.stdout.strip() == "reference [0.0, 1.0, 0.0]"

@@ -48,7 +48,7 @@ def test_one_relu_used_twice_is_named():
         def forward(self, x):
             return self.relu(self.b(self.relu(self.a(x))))
 
-    with pytest.raises(ValueError, match="relu.*used 2 times"):
+    with pytest.raises(ValueError, match=r"relu.*used 2 times"):
         osp.prepare(Twice(), osp.QCFS(4), example=torch.zeros(1, 4))
 
 

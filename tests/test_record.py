@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from exact import ann_count, dyadic, dyadic_images, simulate
 from torch import nn
 
 import offspike as osp
+from exact import ann_count, dyadic, dyadic_images, simulate
 
 
 def deep(levels=4):

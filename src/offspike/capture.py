@@ -11,9 +11,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
-from offspike import graph
 from offspike.activations import Activation
-from offspike.graph import FUNCTIONS, Graph, GraphNetwork, Kind, Node, Ref
+from offspike.graph import FUNCTIONS, Graph, GraphNetwork, Kind, Node, Ref, map_values
 from offspike.leaves import LEAVES
 
 __all__ = ["capture", "captured"]
@@ -107,11 +106,11 @@ def _node(node: fx.Node) -> Node:
 
 
 def _plain(value: Any) -> Any:
-    return graph.map_values(value, lambda leaf: Ref(leaf.name) if isinstance(leaf, fx.Node) else leaf)
+    return map_values(value, lambda leaf: Ref(leaf.name) if isinstance(leaf, fx.Node) else leaf)
 
 
 def _place(frames: list[tuple[str, int]]) -> str:
     """The user's own line: the last one outside PyTorch, this file and the loop that runs a graph."""
-    inside = (str(Path(torch.__file__).parent), __file__, graph.__file__)
+    inside = (str(Path(torch.__file__).parent), __file__, inspect.getfile(GraphNetwork))
     own = [(file, line) for file, line in frames if not file.startswith(inside)]
     return f" ({own[-1][0]}, line {own[-1][1]})" if own else ""

@@ -8,23 +8,20 @@ can name nothing that is not in the tables, so it cannot run code.
 
 import json
 import math
-import os
-import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, NoReturn
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from offspike.activations import QCFS, Activation, ClippedReLU
-from offspike.graph import LEAVES, Graph, GraphNetwork, register_leaf
+from offspike import leaves, storage
+from offspike.activations import Activation
+from offspike.capture import captured
+from offspike.graph import Graph, GraphNetwork
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
 from offspike.network import SpikingNetwork
@@ -63,7 +60,7 @@ def save(
     *,
     provenance: Mapping[str, Any] | None = None,
     preprocess: Preprocess | Mapping[str, Sequence[float]] | None = None,
-    dtype: Storage = "float32",
+    dtype: storage.Precision = "float32",
 ) -> None:
     """Write an ANN or a spiking network to ``path``, whole or not at all.
 
@@ -71,19 +68,17 @@ def save(
     model). ``dtype`` is how the weights of layers are stored: float16 halves the file, int8 (one scale an output
     channel) quarters it; everything else stays float32, and loading gives float32.
     """
-    if dtype not in get_args(Storage):
-        raise ValueError(f"dtype must be one of {', '.join(get_args(Storage))}; got {dtype!r}")
-    network = GraphNetwork.of(model.model if isinstance(model, SpikingNetwork) else model)
-    if preprocess is None:
-        preprocess = getattr(model, "preprocess", getattr(getattr(model, "model", None), "preprocess", None))
+    network = captured(model.model if isinstance(model, SpikingNetwork) else model)
+    preprocess = getattr(model, "preprocess", None) if preprocess is None else preprocess
     header = {"format": FORMAT, **_describe(network), **_facts(model, preprocess, provenance or {})}
-    tensors = _pack(network, header, dtype)
+    weights = {f"{name}.weight" for name in header["layers"]} - set(header["attributes"])
+    tensors = storage.pack(network.state_dict(), weights=weights, precision=dtype)
     try:
         text = json.dumps(header, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"the header of {path} holds something that is not plain JSON: {error}") from error
-    _assemble(json.loads(text), {key: (tuple(tensor.shape), tensor.dtype) for key, tensor in tensors.items()})
-    _write(Path(path), safetensors.torch.save(tensors, metadata={"offspike": text}))
+    _assemble(json.loads(text), storage.stored(tensors))  # what could not be loaded is not written
+    storage.write(Path(path), tensors, {"offspike": text})
 
 
 def load(path: str | Path) -> GraphNetwork | SpikingNetwork:
@@ -91,73 +86,66 @@ def load(path: str | Path) -> GraphNetwork | SpikingNetwork:
 
     ``provenance`` is an attribute of it, and ``preprocess`` where the file has one.
     """
-    path = Path(path)
-    _check_envelope(path)
-    try:
-        with safe_open(path, framework="pt") as file:
+    with storage.opened(Path(path)) as file:
+        try:
             return _restore(file)
-    except (ValueError, RecursionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"{path} cannot be loaded: {reason}; save the network again with osp.save") from error
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged ({error}): copy or download it again") from error
+        except (ValueError, RecursionError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ValueError(f"{path} cannot be loaded: {reason}; save the network again with osp.save") from error
 
 
-def _restore(file: Any) -> GraphNetwork | SpikingNetwork:
-    text = (file.metadata() or {}).get("offspike")
+def _restore(file: storage.Reader) -> GraphNetwork | SpikingNetwork:
+    text = file.text("offspike")
     if text is None:
         raise ValueError("it is a safetensors file without an offspike header")
     header = json.loads(text, parse_constant=_refuse_constant)
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         found = header.get("format") if isinstance(header, dict) else None
         raise ValueError(f"this offspike reads format {FORMAT}, the file has {found!r}")
-    stored = {}
-    for key in file.keys():  # noqa: SIM118 - not a dictionary
-        entry = file.get_slice(key)
-        if entry.get_dtype() not in DTYPES:
-            raise ValueError(f"tensor {key!r} has the unknown type {entry.get_dtype()}")
-        stored[key] = (tuple(entry.get_shape()), DTYPES[entry.get_dtype()])
-    network, method = _assemble(header, stored)
-    state = {key: _unpack(file, key, tensor.dtype) for key, tensor in network.state_dict().items()}
+    network, method = _assemble(header, file.stored())
+    state = {key: file.unpack(key, tensor.dtype) for key, tensor in network.state_dict().items()}
     network.load_state_dict(state, assign=True)
     for name, module in network.named_modules():
         if isinstance(module, Activation | SpikingLayer):
             theta = module.lam if isinstance(module, Activation) else module.theta
             if not bool((theta.isfinite() & (theta > 0)).all()):
                 raise ValueError(f"{name} has a threshold that is not positive and finite")
+    if header.get("preprocess") is not None:
+        network.preprocess = _preprocess(header["preprocess"])
     model: GraphNetwork | SpikingNetwork = network.eval()
     if method is not None:
         repeat = _field(header, "repeat_input", bool)
         model = SpikingNetwork(network, method, input_shape=network.input_shape, repeat_input=repeat)
-    if header.get("preprocess") is not None:
-        model.preprocess = _preprocess(header["preprocess"])
     model.provenance = _field(header, "provenance", dict)
     return model
 
 
-def _assemble(header: dict[str, Any], stored: Stored) -> tuple[GraphNetwork, Method | None]:
+def _assemble(header: dict[str, Any], stored: storage.Stored) -> tuple[GraphNetwork, Method | None]:
     """The network that a header describes, its tensors on "meta", if they are exactly those in ``stored``."""
     if header.get("kind") not in ("ann", "snn"):
         raise ValueError(f"kind must be ann or snn, got {header.get('kind')!r}")
     method = Method.from_dict(_field(header, "method", dict)) if header["kind"] == "snn" else None
     graph = Graph.from_json(_field(header, "graph", list))
-    leaves: dict[str, nn.Module | Tensor] = {}
+    parts: dict[str, nn.Module | Tensor] = {}
     for name, description in _field(header, "layers", dict).items():
-        leaves[name] = _build(name, description, method)
+        parts[name] = leaves.build(name, description, given={SpikingLayer: {"method": method}})
     for name, kind in _field(header, "attributes", dict).items():
         shape, dtype = stored.get(name, ((), torch.float32))
         tensor = torch.empty(shape, dtype=dtype, device="meta")
         if kind not in ("parameter", "buffer") or (kind == "parameter" and not dtype.is_floating_point):
             raise ValueError(f"{name!r} cannot be a {kind} of type {dtype}")
-        leaves[name] = nn.Parameter(tensor) if kind == "parameter" else tensor
+        parts[name] = nn.Parameter(tensor) if kind == "parameter" else tensor
     wanted = {node.target for node in graph.nodes if node.kind in ("module", "attribute")}
-    if wanted != set(leaves):
-        raise ValueError(f"the graph and the layers do not agree on {sorted(wanted ^ set(leaves))[0]!r}")
+    if wanted != set(parts):
+        raise ValueError(f"the graph and the layers do not agree on {sorted(wanted ^ set(parts))[0]!r}")
     sizes = None if header.get("input_shape") is None else tuple(_field(header, "input_shape", list))
     if sizes is not None and not all(type(size) is int and 0 < size < 2**31 for size in sizes):
         raise ValueError(f"the input shape {sizes} makes no sense")
-    network = GraphNetwork(graph, leaves, input_shape=sizes)
-    _check_tensors(network.state_dict(), stored)
+    network = GraphNetwork(graph, parts, input_shape=sizes)
+    for name in ("preprocess", "provenance"):
+        if header.get(name) is not None and hasattr(network, name):
+            raise ValueError(f"{name!r} cannot be the name of a layer, rename it")
+    storage.compare(network.state_dict(), stored)
     return network, method
 
 
@@ -169,13 +157,7 @@ def _describe(network: GraphNetwork) -> dict[str, Any]:
             is_parameter = name in network.get_submodule(owner)._parameters
             attributes[node.target] = "parameter" if is_parameter else "buffer"
         elif node.kind == "module":
-            module = network.get_submodule(node.target)
-            if type(module) not in LEAVES or module._forward_hooks or module._forward_pre_hooks:
-                what = "has hooks" if type(module) in LEAVES else "is none of the layers that can be saved"
-                raise ValueError(
-                    f"{node.target} ({type(module).__name__}) {what}: take it out of the network to save it"
-                )
-            layers[node.target] = {"type": type(module).__name__, **LEAVES[type(module)].describe(module)}
+            layers[node.target] = leaves.describe(node.target, network.get_submodule(node.target))
     return {"graph": network.graph.to_json(), "layers": layers, "attributes": attributes}
 
 
@@ -203,7 +185,7 @@ def _field(header: dict[str, Any], name: str, kind: type) -> Any:
 def _preprocess(data: Any) -> Preprocess:
     try:
         return Preprocess(**data)
-    except TypeError as error:
+    except (OverflowError, TypeError) as error:
         raise ValueError(f"preprocess is not a mean and a std: {data!r:.200}") from error
 
 

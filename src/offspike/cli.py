@@ -172,6 +172,8 @@ def open_model_and_data(
     if isinstance(ann, SpikingNetwork):
         raise ValueError(f"{model} holds a spiking network; give the ANN, its methods are chosen here")
     test = datasets.load(data, root=root, split="test")
+    if isinstance(test, datasets.FolderStream):
+        raise ValueError(f"{root} is too large to be held in memory, which this command needs: take fewer images")
     test = test.take(slice(0, limit)) if limit else test
     inputs = getattr(ann, "preprocess", test.preprocess)
 

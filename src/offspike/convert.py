@@ -5,7 +5,7 @@ import warnings
 from torch import Tensor, nn
 
 from offspike.activations import QCFS, Activation
-from offspike.graph import capture
+from offspike.capture import capture
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
 from offspike.network import SpikingNetwork

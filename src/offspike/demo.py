@@ -31,7 +31,7 @@ def run_demo(
     *, epochs: int, steps: int, levels: int, seed: int, progress: Callable[[str, int], Progress]
 ) -> Demo:  # fmt: skip
     """Train a small QCFS network on the digits of scikit-learn and compare the methods on the held-out ones."""
-    learn, test = datasets.load("digits", split="train"), datasets.load("digits", split="test")
+    learn, test = datasets.load_digits("train"), datasets.load_digits("test")
     torch.manual_seed(seed)
     model = zoo.small(activation=QCFS(levels))
     recipe = Recipe(epochs=epochs, batch=50, augment=(), warm_floor=0.3, seed=seed)

@@ -1,11 +1,10 @@
 """A network as data: which layers and operations run, in which order, on what.
 
-``capture`` reads an ordinary PyTorch model with ``torch.fx`` and writes down its nodes; ``GraphNetwork`` runs them by a
-plain loop over the list. Between the two lies nothing but names and numbers, which fit into JSON. A name only ever
-selects from the explicit tables of this file, so a graph that comes from outside can do no more than these operations.
+``offspike.capture`` reads an ordinary PyTorch model and writes down its nodes; ``GraphNetwork`` runs them by a plain
+loop over the list. Between the two lies nothing but names and numbers, which fit into JSON. A name only ever selects
+from the explicit tables of this file, so a graph that comes from outside can do no more than these operations.
 """
 
-import math
 import operator
 import re
 from collections import Counter
@@ -23,7 +22,7 @@ Kind = Literal["input", "module", "function", "method", "attribute", "output"]
 
 
 def _shape(x: Any) -> Any:
-    """The one attribute that a graph may read."""
+    """The one attribute that a graph may read (Dynamo does not see through ``operator.attrgetter``)."""
     return x.shape
 
 
@@ -74,7 +73,7 @@ class Node:
         if len(self.args) < {"method": 1, "output": 1}.get(self.kind, 0):
             raise ValueError(f"node {self.name!r}: {self.kind} {self.target!r} of nothing")
         for value in _values((self.args, self.kwargs)):
-            number = isinstance(value, int | float) and math.isfinite(value) and abs(value) < 2**63
+            number = isinstance(value, int | float) and abs(value) < 2**63  # not so for NaN and infinities
             if not (number or value is None or value is ... or isinstance(value, Ref | str)):
                 raise ValueError(f"node {self.name!r}: {value!r} cannot be written down as an argument")
 

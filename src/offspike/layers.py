@@ -1,8 +1,12 @@
 """SpikingLayer: where clock, threshold, policy and neuron meet."""
 
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 
 from offspike.clock import active_clock
+from offspike.leaves import register_leaf
 from offspike.methods import Method
 
 __all__ = ["SpikingLayer"]
@@ -19,7 +23,7 @@ class SpikingLayer(nn.Module):
 
     def __init__(self, theta: Tensor, method: Method, *, levels: int | None = None, steady: bool = False) -> None:
         super().__init__()
-        if not bool((theta.isfinite() & (theta > 0)).all()):
+        if not theta.is_meta and not bool((theta.isfinite() & (theta > 0)).all()):  # a meta tensor has no values
             raise ValueError(f"thresholds must be positive and finite, got {theta.min().item():g}")
         self.register_buffer("theta", theta.detach().clone())
         self.policy = method.initial
@@ -43,3 +47,18 @@ class SpikingLayer(nn.Module):
         """What a reader of ``print(snn)`` wants to know."""
         theta = f"{self.theta.item():.4g}" if self.theta.numel() == 1 else f"{tuple(self.theta.shape)}"
         return f"theta={theta}, {self.policy}{', steady' if self.steady else ''}"
+
+
+def _describe(layer: SpikingLayer) -> dict[str, Any]:
+    return {"shape": list(layer.theta.shape), "levels": layer.levels, "steady": layer.steady}
+
+
+def _build(fields: dict[str, Any]) -> SpikingLayer:
+    """``fields`` as described, and the method of the network."""
+    if fields["method"] is None:
+        raise ValueError("a spiking layer outside a spiking network: save the SpikingNetwork, not its model")
+    theta = torch.ones(fields["shape"])
+    return SpikingLayer(theta, fields["method"], levels=fields["levels"], steady=bool(fields["steady"]))
+
+
+register_leaf(SpikingLayer, _describe, _build)

@@ -1,6 +1,6 @@
 """Which layers can be written down: as their constructor's arguments, from which they are made again.
 
-A description is read from files, so ``build`` trusts nothing: the type must be in ``LEAVES``, each value must make sense
+Descriptions come from files, so ``build`` trusts nothing: the type must be in ``LEAVES``, each value must make sense
 for its name, and the layer that results must describe itself in the same words.
 """
 

@@ -1,6 +1,7 @@
 """The spiking network: the user's own model, run over time."""
 
-from typing import Self
+from collections.abc import Callable
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +58,11 @@ class SpikingNetwork(nn.Module):
     def layers(self) -> dict[str, SpikingLayer]:
         """The spiking layers by name, in the model's order."""
         return {name: layer for name, layer in self.model.named_modules() if isinstance(layer, SpikingLayer)}
+
+    @property
+    def preprocess(self) -> Callable[[Tensor], Tensor]:
+        """From uint8 images to the input, where the model says how."""
+        return cast(Callable[[Tensor], Tensor], self.model.preprocess)
 
     def train(self, mode: bool = True) -> Self:
         """A converted network is only evaluated."""

@@ -23,15 +23,15 @@ def prepare(
 ) -> nn.Module:
     """A copy of ``model`` whose ReLUs (also ReLU6, Hardtanh(0, c), LeakyReLU(0)) are copies of ``activation``.
 
-    Max-pooling becomes average pooling unless ``pool="keep"`` (``convert`` will refuse it then). ``example`` is one input
-    batch: the copy is run on it once, as a check. Set the thresholds with ``init_thresholds`` or train them.
+    Max-pooling becomes average pooling unless ``pool="keep"`` (``convert`` will refuse it then). ``example`` is one
+    input batch: the copy is run on it once, as a check. Set the thresholds with ``init_thresholds`` or train them.
     """
     if not isinstance(activation, Activation):
         raise TypeError(f"the activation must be osp.QCFS(levels=…) or osp.ClippedReLU(), got {activation!r}")
     ann = replace(model, RELUS + MAX_POOLS, lambda name, module: _replacement(name, module, activation, pool))
     findings = [finding for finding in audit(ann, example) if pool == "average" or "max-pooling" not in finding.what]
     refuse(findings)
-    ann.input_shape = tuple(example.shape[1:])
+    ann.input_shape = tuple(example.shape[1:])  # type: ignore[assignment]
     return ann
 
 

@@ -23,7 +23,7 @@ DTYPES |= {"I16": torch.int16, "I32": torch.int32, "I64": torch.int64, "BOOL": t
 
 
 class Reader:
-    """An open file: its one line of text, the shape and type of each tensor, and the tensors one by one."""
+    """An open file: its texts, the shape and type of each tensor, and the tensors one by one."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -67,10 +67,11 @@ def opened(path: Path) -> Iterator[Reader]:
 
 def write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """Write the file whole or not at all: under another name first, which then takes the place of ``path``."""
+    content = safetensors.torch.save(tensors, metadata=metadata)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("xb") as file:
-            file.write(safetensors.torch.save(tensors, metadata=metadata))
+            file.write(content)
         os.replace(temporary, path)
     except OSError as error:
         with suppress(OSError):

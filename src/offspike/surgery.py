@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from offspike.activations import Activation
-from offspike.graph import capture
+from offspike.capture import capture
 
 __all__ = ["Finding", "audit", "refuse", "replace"]
 

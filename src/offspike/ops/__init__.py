@@ -68,8 +68,8 @@ class Flat(NamedTuple):
     def restore(self, x: Tensor) -> Tensor:
         """``[N]`` or ``[T, N]`` in the caller's axes and memory layout."""
         steps = x.ndim - 1
-        x = x.reshape(*x.shape[:-1], *self.sizes)
-        return x.permute(*range(steps), *(steps + axis for axis in self.inverse))
+        x = x.reshape((*x.shape[:-1], *self.sizes))
+        return x.permute((*range(steps), *(steps + axis for axis in self.inverse)))
 
 
 def flatten(current: Tensor, theta: Tensor | float, v0: Tensor | float) -> Flat:
