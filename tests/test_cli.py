@@ -59,7 +59,7 @@ def test_evaluate_every_method_and_some(offspike, model, tmp_path):
 
 
 def test_analyze_lists_every_layer(offspike, model, tmp_path):
-    code, out, _ = offspike("analyze", model, "--limit", 20, "--method", "exact", "--json", tmp_path / "a.json")
+    code, _, _ = offspike("analyze", model, "--limit", 20, "--method", "exact", "--json", tmp_path / "a.json")
     assert code == 0
     layers = json.loads((tmp_path / "a.json").read_text())["layers"]
     assert len(layers) == 5

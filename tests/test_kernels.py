@@ -101,7 +101,7 @@ def test_calibrate_and_fire(kernels, steps, rho, dtype, rule):
 
 
 @each_rule
-@pytest.mark.parametrize("neurons", [1, 4097])
+@pytest.mark.parametrize("neurons", [1, 8193])
 def test_calibrate_and_fire_one_neuron_and_many_blocks(kernels, neurons, rule):
     module, device = kernels
     current, pairs = operands(4, neurons, torch.float32, device)

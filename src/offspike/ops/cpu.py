@@ -7,6 +7,7 @@ would promote a float32 state to float64, so constants are made in the state's t
 Import this module on first use only: numba is slow to import.
 """
 
+import functools
 from typing import Any
 
 import numba
@@ -21,12 +22,20 @@ __all__ = ["calibrate_and_fire", "fire", "probe"]
 
 Array = NDArray[np.floating[Any]]
 
-BLOCK = 4096
+BLOCK = 8192  # neurons: enough for memory to stream, few enough for their state to stay in a core's L2
 RULES = ("residual", "shift-keep", "shift-pin", "exact-first", "exact-middle", "exact-near")
 RESIDUAL, SHIFT_KEEP, SHIFT_PIN, EXACT_FIRST, EXACT_MIDDLE, EXACT_NEAR = range(len(RULES))
 
-_serial: Any = numba.njit(cache=True, error_model="numpy")
-_parallel: Any = numba.njit(cache=True, error_model="numpy", parallel=True, nogil=True)
+
+def _compiled(function: Any, *, parallel: bool = False) -> Any:
+    """``numba.njit``, cached on disk where there is a place to write (a read-only installation may have none)."""
+    try:
+        return numba.njit(cache=True, error_model="numpy", parallel=parallel)(function)
+    except RuntimeError:
+        return numba.njit(error_model="numpy", parallel=parallel)(function)
+
+
+_parallel = functools.partial(_compiled, parallel=True)
 
 
 def fire(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
@@ -48,7 +57,7 @@ def probe(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor, T
 def calibrate_and_fire(
     current: Tensor, theta: Tensor, rule: str, rho: int, iterations: int, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Listen to the first ρ <= T steps, choose v(0) by ``rule``, fire; the currents leave the cache only once."""
+    """Listen to the first ρ <= T steps, choose v(0) by ``rule``, fire; currents come from memory only once."""
     wide = _widen(current)
     spikes, v_end = memory.empty(wide.shape, wide.dtype), torch.empty(wide.shape[1], dtype=wide.dtype)
     views = _views(wide, theta, spikes, v_end)
@@ -98,7 +107,7 @@ def _calibrate_and_fire(
         _fire_block(current, start, each, v, spikes)
 
 
-@_serial
+@_compiled
 def _part(x: Array, start: int, size: int) -> Array:
     """This block's ``size`` values of ``x [N]`` or ``[1]``."""
     if x.size > 1:
@@ -109,44 +118,54 @@ def _part(x: Array, start: int, size: int) -> Array:
     return part
 
 
-@_serial
+@_compiled
 def _copy(source: Array, target: Array) -> None:
     for i in range(target.size):
         target[i] = source[i]
 
 
-@_serial
+@_compiled
 def _fire_block(current: Array, start: int, theta: Array, v: Array, spikes: Array) -> None:
-    """``m = v + I;  s = [m ≥ θ];  v = m − s·θ``, v in place."""
     for t in range(len(current)):
-        step, out = current[t, start : start + v.size], spikes[t, start : start + v.size]
-        for i in range(v.size):
-            m = v[i] + step[i]
-            s = m >= theta[i]
-            v[i] = m - theta[i] if s else m
-            out[i] = s
+        _fire_step(current[t, start : start + v.size], theta, v, spikes[t, start : start + v.size])
 
 
-@_serial
+@_compiled
+def _fire_step(step: Array, theta: Array, v: Array, out: Array) -> None:
+    """``m = v + I;  s = [m ≥ θ];  v = m − s·θ``, v in place."""
+    for i in range(v.size):
+        m = v[i] + step[i]
+        s = m >= theta[i]
+        v[i] = m - theta[i] if s else m
+        out[i] = s
+
+
+@_compiled
 def _probe_block(
     current: Array, steps: int, start: int, theta: Array, v: Array, count: Array, low: Array, high: Array
 ) -> None:
-    """Fire in place on v, and fill the count, ``min{v(t)|s(t)=1}`` and ``max{v(t)|s(t)=0}``."""
+    for i in range(v.size):
+        count[i], low[i], high[i] = 0, np.inf, -np.inf
+    for t in range(steps):
+        _probe_step(current[t, start : start + v.size], theta, v, count, low, high)
+
+
+@_compiled
+def _probe_step(step: Array, theta: Array, v: Array, count: Array, low: Array, high: Array) -> None:
+    """A step of the neuron, with the count, ``min{v(t)|s(t)=1}`` and ``max{v(t)|s(t)=0}``, all in place."""
     one, zero = theta.dtype.type(1), theta.dtype.type(0)
     for i in range(v.size):
-        count[i], low[i], high[i] = zero, np.inf, -np.inf
-    for t in range(steps):
-        step = current[t, start : start + v.size]
-        for i in range(v.size):
-            m = v[i] + step[i]
-            s = m >= theta[i]
-            v[i] = m - theta[i] if s else m
-            count[i] += one if s else zero
-            low[i] = v[i] if s & (v[i] < low[i]) else low[i]
-            high[i] = high[i] if s | (v[i] <= high[i]) else v[i]  # a NaN goes through, as in torch.maximum
+        m = v[i] + step[i]
+        s = m >= theta[i]
+        after = m - theta[i] if s else m
+        least, most = low[i], high[i]
+        v[i] = after
+        count[i] += one if s else zero
+        low[i] = after if s & (after < least) else least
+        high[i] = most if s | (after <= most) else after  # a NaN goes through, as in torch.maximum
 
 
-@_serial
+@_compiled
 def _shift(current: Array, rho: int, start: int, theta: Array, v0: Array, rule: int, iterations: int, eps: Any) -> None:
     """``initial.Residual`` and ``initial.Shift``: fill v(0)."""
     real = theta.dtype.type
@@ -169,7 +188,7 @@ def _shift(current: Array, rho: int, start: int, theta: Array, v0: Array, rule: 
             v0[i] += -down if (wish < n) & (n > zero) else (up if (wish > n) & (n < most) else zero)
 
 
-@_serial
+@_compiled
 def _exact(current: Array, rho: int, start: int, theta: Array, v0: Array, rule: int, eps: Any) -> None:
     """``initial.Exact``: fill v(0)."""
     real = theta.dtype.type
@@ -190,14 +209,14 @@ def _exact(current: Array, rho: int, start: int, theta: Array, v0: Array, rule: 
             v0[i] = min(max(wish, low[i] + margin), high[i] - margin)
 
 
-@_serial
+@_compiled
 def _interval(current: Array, rho: int, start: int, theta: Array, count: Array, low: Array, high: Array) -> None:
     """``equations.interval`` for the ANN's own count, which is filled in too."""
     real, size = theta.dtype.type, theta.size
     half, zero, last = real(0.5), real(0), real(rho)
     total, least = np.empty(size, theta.dtype), np.empty((rho + 2, size), theta.dtype)
     for i in range(size):
-        total[i], least[0, i], low[i], high[i] = zero, -np.inf, -np.inf, np.inf
+        total[i], least[0, i] = zero, -np.inf
     for k in range(1, rho + 2):
         for i in range(size):
             least[k, i] = np.inf
@@ -206,11 +225,16 @@ def _interval(current: Array, rho: int, start: int, theta: Array, count: Array, 
         for i in range(size):
             total[i] += step[i]
         for k in range(t + 1, 0, -1):  # k spikes take k steps: beyond, D[k] is still infinite
-            for i in range(size):
-                least[k, i] = min(least[k, i], max(least[k - 1, i], real(k) * theta[i] - total[i]))
+            _relax(least[k], least[k - 1], theta, total, real(k))
     for i in range(size):
-        count[i] = min(max(np.floor(total[i] / theta[i] + half), zero), last)
-    for k in range(rho + 1):  # a gather that vectorises
-        for i in range(size):
-            here = count[i] == real(k)
-            low[i], high[i] = least[k, i] if here else low[i], least[k + 1, i] if here else high[i]
+        wish = np.floor(total[i] / theta[i] + half)
+        count[i] = min(wish, last) if wish > zero else zero  # 0 for a NaN too: it is an index next
+        k = int(count[i])
+        low[i], high[i] = least[k, i], least[k + 1, i]
+
+
+@_compiled
+def _relax(here: Array, below: Array, theta: Array, total: Array, k: Any) -> None:
+    """``D[k] ← min(D[k], max(D[k−1], kθ − C))``. A function of its own: LLVM then sees that the rows do not overlap."""
+    for i in range(theta.size):
+        here[i] = min(here[i], max(below[i], k * theta[i] - total[i]))
