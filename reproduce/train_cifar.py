@@ -3,8 +3,9 @@
     python reproduce/train_cifar.py --jobs vgg16:4 resnet20:4:1 --data DIR --out OUT --state STATE --max-seconds 560
 
 A job is NETWORK:LEVELS[:SEED]; LEVELS is a number, or "relu" for the ReLU twin, or "clip" for a clipped ReLU. Run the
-same command again to go on where it stopped: checkpoints are in --state, weights and results.json in --out. The last
-lines are a table. Weights are those of the last epoch; the test set chooses nothing.
+same command again to go on where it stopped: checkpoints are in --state, networks (as osp.save writes them) and
+results.json in --out. The last lines are a table. Weights are those of the last epoch; the test set chooses nothing. A
+file larger than --part-mib is cut into name.safetensors.1of3 …; `cat` puts the parts together.
 """
 
 import argparse
@@ -15,19 +16,25 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import parts
 import torch
 from torch import nn
 
-from offspike.activations import QCFS, ClippedReLU
-from offspike.datasets import Dataset, load
+from offspike.checkpoint import load, save
+from offspike.datasets import Dataset
+from offspike.datasets import load as load_data
 from offspike.train import Epoch, Recipe, TrainingError, accuracy, log_lines, train
+from offspike.training.start import begin_from, network
 from offspike.zoo import NETWORKS
 
+MIB = 1 << 20
+NUMBERS = (
+    "lr", "weight_decay", "momentum", "warmup", "clip", "clip_mean", "label_smoothing", "warm_floor", "restart", "ema",
+    "distill", "temperature", "validation",
+)  # fmt: skip
 MARGIN = 12.0  # seconds for the last checkpoint, the measurement and the weights of a job
 
-RECIPES = {  # a small network underfits: it gets neither AutoAugment nor label smoothing
-    "resnet20": Recipe.ours(augment=("crop", "flip"), label_smoothing=0.0),
+RECIPES = {  # a small network underfits: less decay, no label smoothing, more epochs
+    "resnet20": Recipe.ours(epochs=450, weight_decay=3e-4, label_smoothing=0.0, warm_floor=0.4),
 }
 
 
@@ -50,13 +57,8 @@ class Job:
         return f"{self.net}-{dataset}-{kind}" + (f"-s{self.seed}" if self.seed else "")
 
     def network(self, data: Dataset, dropout: float) -> nn.Module:
-        activation = {"relu": nn.ReLU, "clip": ClippedReLU}.get(self.levels, lambda: QCFS(int(self.levels)))()
-        extra = {"dropout": dropout} if self.net == "vgg16" else {}
-        torch.manual_seed(self.seed)
-        channels, size, _ = data.shape
-        return NETWORKS[self.net](
-            classes=len(data.classes), activation=activation, channels=channels, size=size, **extra
-        )
+        classes = len(data.classes)
+        return network(self.net, self.levels, shape=data.shape, classes=classes, seed=self.seed, dropout=dropout)
 
 
 def options() -> argparse.Namespace:
@@ -73,22 +75,13 @@ def options() -> argparse.Namespace:
     add("--max-seconds", type=float, help="stop in time, with a checkpoint, to be resumed")
     add("--fresh", action="store_true", help="ignore checkpoints of earlier runs")
     add("--resume", action="store_true", help="resuming is the default; accepted for clarity")
-    add("--from", dest="origin", nargs="+", type=Path, help="start from these weights (parts of one network)")
-    add("--preset", choices=("ours", "paper"), default="ours")
+    add("--from", dest="origin", help="start from this checkpoint (a file or a packaged name)")
+    add("--teacher", help="learn from this checkpoint's answers too")
+    add("--preset", choices=("ours", "paper", "finetune"), default="ours")
     for name in ("epochs", "batch"):
         add(f"--{name}", type=int)
-    for name in (
-        "lr",
-        "weight-decay",
-        "momentum",
-        "warmup",
-        "clip",
-        "label-smoothing",
-        "warm-floor",
-        "ema",
-        "validation",
-    ):
-        add(f"--{name}", type=float)
+    for name in NUMBERS:
+        add(f"--{name.replace('_', '-')}", type=float)
     add("--augment", help="comma-separated: crop,flip,autoaugment,cutout (or none)")
     add("--dropout", type=float, default=0.0, help="in VGG-16's linear layers")
     add("--dtype", choices=("bfloat16", "float32"))
@@ -97,7 +90,7 @@ def options() -> argparse.Namespace:
     add("--test-every", type=int, default=10)
     add("--checkpoint-seconds", type=float, default=120.0)
     add("--limit", type=int, help="only so many training and test images (a smoke test)")
-    add("--store", choices=parts.KINDS, default="auto")
+    add("--store", choices=("float32", "float16", "int8"), default="float16")
     add("--part-mib", type=float, default=15.0)
     chosen = parser.parse_args()
     if chosen.net:
@@ -109,9 +102,12 @@ def options() -> argparse.Namespace:
 
 def recipe_for(job: Job, chosen: argparse.Namespace) -> Recipe:
     gpu = torch.cuda.is_available()
-    base = Recipe.paper() if chosen.preset == "paper" else RECIPES.get(job.net, Recipe.ours())
-    names = ("epochs", "batch", "lr", "weight_decay", "momentum", "warmup", "clip", "label_smoothing", "warm_floor")
-    changes = {n: getattr(chosen, n) for n in (*names, "ema", "validation") if getattr(chosen, n) is not None}
+    presets = {"ours": RECIPES.get(job.net, Recipe.ours()), "paper": Recipe.paper(), "finetune": Recipe.finetune()}
+    base = presets[chosen.preset]
+    names = ("epochs", "batch", *NUMBERS)
+    changes = {n: getattr(chosen, n) for n in names if getattr(chosen, n) is not None}
+    if chosen.teacher:
+        changes.setdefault("distill", 0.5)
     if chosen.augment is not None:
         changes["augment"] = tuple(n for n in chosen.augment.split(",") if n not in ("", "none"))
     if not job.levels.isdigit() or (chosen.origin and chosen.warm_floor is None):
@@ -122,7 +118,6 @@ def recipe_for(job: Job, chosen: argparse.Namespace) -> Recipe:
         dtype=chosen.dtype or ("bfloat16" if gpu else "float32"),
         compile=gpu and not chosen.no_compile,
         graph=gpu and not chosen.no_graph,
-        init_thresholds=chosen.origin is None,
         **changes,
     )
 
@@ -135,16 +130,17 @@ def show(record: Epoch) -> None:
 
 def run(job: Job, chosen: argparse.Namespace, data: Dataset, test: Dataset, seconds: float | None) -> dict[str, object]:
     recipe = recipe_for(job, chosen)
-    network = job.network(data, chosen.dropout)
+    model = job.network(data, chosen.dropout)
     if chosen.origin:
-        network.load_state_dict(parts.load(chosen.origin))
+        recipe = replace(recipe, init_thresholds=not begin_from(model, load(chosen.origin)))
     name = job.name(data.name)
     print(f"\n{name}: {recipe}", flush=True)
     begin = time.monotonic()
     state = (chosen.state or chosen.out / "state") / name
     trained = train(
-        network, data, recipe, test=test, test_every=chosen.test_every, folder=state, resume=not chosen.fresh,
-        checkpoint_seconds=chosen.checkpoint_seconds, max_seconds=seconds, watch=show,
+        model, data, recipe, test=test, test_every=chosen.test_every, folder=state, resume=not chosen.fresh,
+        teacher=load(chosen.teacher) if chosen.teacher else None, checkpoint_seconds=chosen.checkpoint_seconds,
+        max_seconds=seconds, watch=show,
     )  # fmt: skip
     took = sum(float(record["seconds"]) for record in trained.history)
     row: dict[str, object] = {
@@ -157,12 +153,25 @@ def run(job: Job, chosen: argparse.Namespace, data: Dataset, test: Dataset, seco
         "test": accuracy(trained.model, test).percent,
         "recipe": recipe.to_dict(),
     }
-    weights = trained.model.state_dict()
-    paths = parts.save(weights, chosen.out, name, kind=chosen.store, part_mib=chosen.part_mib, **row)
-    trained.model.load_state_dict(parts.load(paths))
-    row["stored"] = accuracy(trained.model, test).percent
-    row["files"] = [f"{path.name} {path.stat().st_size / parts.MIB:.1f} MiB" for path in paths]
+    path = chosen.out / f"{name}.safetensors"
+    preprocess = {"mean": data.mean, "std": data.std}
+    save(trained.model, path, dtype=chosen.store, preprocess=preprocess, provenance={"trained": row})
+    row["stored"] = accuracy(load(path).to(data.images.device), test).percent
+    row["files"] = [f"{part.name} {part.stat().st_size / MIB:.1f} MiB" for part in cut(path, chosen.part_mib)]
     return row | {"history": trained.history}
+
+
+def cut(path: Path, part_mib: float) -> list[Path]:
+    """The file itself, or its parts in its place where it is too large."""
+    content, size = path.read_bytes(), int(part_mib * MIB)
+    if len(content) <= size:
+        return [path]
+    count = -(-len(content) // size)
+    parts = [path.with_name(f"{path.name}.{number}of{count}") for number in range(1, count + 1)]
+    for number, part in enumerate(parts):
+        part.write_bytes(content[number * size : (number + 1) * size])
+    path.unlink()
+    return parts
 
 
 def main() -> int:
@@ -171,7 +180,7 @@ def main() -> int:
     begin = time.monotonic()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     take = slice(chosen.limit)
-    data, test = load(chosen.dataset, chosen.data, "train"), load(chosen.dataset, chosen.data, "test")
+    data, test = load_data(chosen.dataset, chosen.data, "train"), load_data(chosen.dataset, chosen.data, "test")
     if not isinstance(data, Dataset) or not isinstance(test, Dataset):
         raise SystemExit(f"{chosen.data} is too large to be kept on the device")
     data, test = data.take(take).to(device), test.take(take).to(device)

@@ -54,13 +54,15 @@ def dyadic(model: torch.nn.Module, *, seed: int = 0) -> torch.nn.Module:
     """Put every weight, threshold and statistic of a model on a power-of-two grid, in eval mode: its sums are exact."""
     draw = torch.Generator().manual_seed(seed)
     for module in model.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
             module.eps = 0.0
             module.running_var.fill_(1.0)
             module.running_mean.copy_(_grid(module.running_mean, 2, 4, draw))
+            if not module.affine:
+                continue
             module.weight.copy_(torch.tensor([0.5, 1.0])[torch.randint(0, 2, module.weight.shape, generator=draw)])
             module.bias.copy_(_grid(module.bias, 4, 8, draw))
-        elif isinstance(module, torch.nn.Conv2d | torch.nn.Linear):
+        elif isinstance(module, torch.nn.modules.conv._ConvNd | torch.nn.Linear):
             module.weight.copy_(_grid(module.weight, 3, 4, draw))
             if module.bias is not None:
                 module.bias.copy_(_grid(module.bias, 3, 8, draw))

@@ -36,10 +36,10 @@ def model(tmp_path_factory):
 
 
 def test_demo_trains_converts_and_reports(offspike, tmp_path):
-    code, out, _ = offspike(
-        "demo", "--epochs", 2, "--steps", 4, "--html", tmp_path / "r.html", "--json", tmp_path / "r.json"
-    )
+    files = ("--html", tmp_path / "r.html", "--json", tmp_path / "r.json")
+    code, out, _ = offspike("demo", "--epochs", 2, "--steps", 4, *files, "--root", tmp_path)
     assert code == 0
+    assert "cifar-10-binary.tar.gz" in out
     assert all(word in out for word in ("θ/2", "light", "COS", "exact", "ticks"))
     page = (tmp_path / "r.html").read_text()
     assert page.lstrip().lower().startswith("<!doctype html>")
@@ -73,7 +73,7 @@ def test_doctor_says_which_kernels_run(offspike, tmp_path):
     assert {"torch", "GPU"} <= {check["name"] for check in json.loads((tmp_path / "d.json").read_text())}
 
 
-@pytest.mark.parametrize("command", ["demo", "evaluate", "analyze", "doctor"])
+@pytest.mark.parametrize("command", ["demo", "train", "evaluate", "analyze", "models", "doctor"])
 def test_help_has_an_example(offspike, command):
     code, out, _ = offspike(command, "--help")
     assert code == 0
@@ -84,6 +84,7 @@ def test_help_has_an_example(offspike, command):
     ("arguments", "message"),
     [
         (["evaluate", "{tmp}/none.safetensors"], "none.safetensors"),
+        (["evaluate", "alexnet"], "packaged are resnet20-cifar10-l4"),
         (["evaluate", "{pickle}"], "pickle"),
         (["evaluate", "{truncated}"], "truncated"),
         (["evaluate", "{model}", "--method", "magic"], "unknown method 'magic'"),

@@ -6,15 +6,17 @@ from pathlib import Path
 import offspike
 
 ROWS = """
-equations clock distributed storage
+equations clock distributed storage catalogue
 ops
 activations
-neurons initial leaves
-methods graph
-capture layers
+neurons initial leaves thresholds corrections
+methods graph obstacles
+capture layers batchwise pooling
+sites folding
+rewrite
 schedules
 network latency datasets
-surgery report checkpoint
+surgery report checkpoint energy exits
 prepare convert record
 evaluate figures markup page zoo training train
 experiment doctor

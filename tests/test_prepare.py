@@ -1,8 +1,10 @@
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import offspike as osp
+from offspike.graph import GraphNetwork
 
 
 def plain():
@@ -39,17 +41,90 @@ def test_a_layer_that_only_looks_like_a_relu_is_refused():
         osp.prepare(model, osp.QCFS(4), example=torch.zeros(1, 4))
 
 
-def test_one_relu_used_twice_is_named():
-    class Twice(nn.Module):
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.relu = nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU()
+
+    def forward(self, x):
+        return F.relu(self.relu(self.b(self.relu(self.a(x)))) + x).relu()
+
+
+def test_each_use_has_an_activation_of_its_own_named_after_its_place():
+    ann = osp.prepare(nn.Sequential(Twice(), nn.Linear(4, 2)), osp.QCFS(4), example=torch.zeros(1, 4))
+    acts = {name: m for name, m in ann.named_modules() if isinstance(m, osp.QCFS)}
+    assert list(acts) == ["0.relu", "0.relu_1", "0.relu_2", "0.relu_3"]
+    assert len({id(m) for m in acts.values()}) == 4
+    assert isinstance(ann, GraphNetwork)
+    assert ann.training
+
+
+def test_no_graph_where_none_is_needed():
+    model = plain()
+    assert type(osp.prepare(model, osp.QCFS(4), example=X)) is nn.Sequential
+    assert type(osp.prepare(model, osp.QCFS(4), example=X, pool="gate")) is nn.Sequential
+
+
+def test_a_bound_becomes_the_threshold():
+    ann = osp.prepare(plain(), osp.QCFS(4, lam=2.0), example=X)
+    assert [m.lam.item() for m in ann.modules() if isinstance(m, osp.QCFS)] == pytest.approx([2.0, 6.0, 3.0, 2.0])
+
+
+def test_prepared_networks_train():
+    model = nn.Sequential(Twice(), nn.Linear(4, 2))
+    ann = osp.prepare(model, osp.QCFS(4), example=torch.zeros(1, 4)).train()
+    ann(torch.rand(8, 4)).square().sum().backward()
+    assert all(p.grad is not None for p in ann.parameters())
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_max_pools_may_stay_but_are_not_converted():
+    ann = osp.prepare(plain(), osp.QCFS(4), example=X, pool="keep")
+    assert isinstance(ann[2], nn.MaxPool2d)
+    with pytest.raises(ValueError, match="2: MaxPool2d is max-pooling"):
+        osp.convert(ann, osp.methods.cos(4))
+    with pytest.raises(ValueError, match="pool must be one of"):
+        osp.prepare(plain(), osp.QCFS(4), example=X, pool="max")
+
+
+def test_a_pool_without_an_average_is_named():
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2, dilation=2))
+    with pytest.raises(ValueError, match="2: a max-pool with dilation"):
+        osp.prepare(model, osp.QCFS(4), example=X)
+
+
+def test_an_in_place_relu_seen_through_a_view_is_refused():
+    class Viewed(nn.Module):
         def __init__(self):
             super().__init__()
-            self.a, self.b, self.relu = nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU()
+            self.fc = nn.Linear(4, 4)
 
         def forward(self, x):
-            return self.relu(self.b(self.relu(self.a(x))))
+            y = self.fc(x)
+            F.relu(y.view(-1, 2, 2), inplace=True)
+            return y
 
-    with pytest.raises(ValueError, match=r"relu.*used 2 times"):
-        osp.prepare(Twice(), osp.QCFS(4), example=torch.zeros(1, 4))
+    with pytest.raises(ValueError, match="take inplace=True out"):
+        osp.prepare(Viewed(), osp.QCFS(4), example=torch.randn(3, 4))
+
+
+def test_nothing_to_prepare():
+    with pytest.raises(ValueError, match="there is nothing to convert"):
+        osp.prepare(nn.Sequential(nn.Linear(2, 2)), osp.QCFS(4), example=torch.zeros(1, 2))
+
+
+def test_thresholds_of_several_inputs():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 4), nn.Linear(2, 4)
+
+        def forward(self, x, y):
+            return F.relu(self.a(x) + self.b(y))
+
+    example = (torch.rand(5, 3), torch.rand(5, 2))
+    ann = osp.init_thresholds(osp.prepare(Two().eval(), osp.QCFS(4), example=example), example, quantile=1.0)
+    assert ann.relu.lam.item() == pytest.approx(max(0.1, float((ann.a(example[0]) + ann.b(example[1])).max())))
 
 
 def test_only_our_activations_can_be_put_in():

@@ -98,7 +98,7 @@ def test_training_leaves_the_callers_random_numbers_alone(digits):
 
 def test_time_slices_give_the_bits_of_one_run(digits, tmp_path):
     data, test = digits
-    recipe = replace(QUICK, ema=0.8)
+    recipe = replace(QUICK, ema=0.8, clip_mean=1.5, restart=0.5)
     whole = train(network(), data, recipe, test=test)
     rounds = 0
     while True:
@@ -246,6 +246,23 @@ def test_sgd_equals_torchs(nesterov):
         assert torch.allclose(p, q, atol=1e-6)
 
 
+def test_clipping_at_a_multiple_of_the_mean_norm():
+    """A plain weight of 1 and rate 1: the step is the clipped gradient. A jump is let in by 2 % a step."""
+    model = nn.Linear(1, 1, bias=False)
+    recipe = Recipe(lr=1.0, momentum=0.0, nesterov=False, clip=0.0, clip_mean=2.0, weight_decay=0.0)
+    optimizer = SGD(model, recipe)
+    optimizer.lr.fill_(1.0)
+    mean, given = None, [1.0, 1.0, 300.0, 300.0, 300.0, 0.5]
+    for gradient in given:
+        before = model.weight.item()
+        model.weight.grad = torch.tensor([[gradient]])
+        optimizer.step()
+        expected = gradient if mean is None else min(gradient, 2 * mean)
+        mean = gradient if mean is None else 0.99 * mean + 0.01 * expected
+        assert before - model.weight.item() == pytest.approx(expected, rel=1e-4)
+        assert optimizer.mean_norm.item() == pytest.approx(mean)
+
+
 def test_weight_decay_spares_thresholds_norms_and_biases():
     model = network()
     names = dict(model.named_parameters())
@@ -265,6 +282,27 @@ def test_the_rate_rises_then_falls_to_nothing():
     assert recipe.rate(100, 100) == pytest.approx(0)
 
 
+def test_the_rate_restarts_with_the_floor():
+    recipe = Recipe(epochs=10, lr=0.2, warmup=0.1, warm_floor=0.4, restart=0.5)
+    rates = [recipe.rate(step, 100) for step in range(100)]
+    assert max(rates) == rates[10] == pytest.approx(0.2)
+    assert rates[39] < 0.001
+    assert rates[40] == pytest.approx(0.1)
+    assert rates[40:] == sorted(rates[40:], reverse=True)
+
+
+def test_a_teacher_is_learnt_from(digits):
+    """With the teacher's answers alone (weight 1) labels do not matter, and the student follows the teacher."""
+    data, test = digits
+    teacher = train(network(), data, replace(QUICK, epochs=5)).model
+    blind = replace(data, labels=torch.zeros_like(data.labels))
+    student = train(network(seed=1), blind, replace(QUICK, epochs=6, distill=1.0), teacher=teacher).model
+    assert accuracy(student, test).percent > 80
+    for teacher_given, recipe in ((teacher, QUICK), (None, replace(QUICK, distill=0.5))):
+        with pytest.raises(TrainingError, match="belong together"):
+            train(network(), data, recipe, teacher=teacher_given)
+
+
 def test_recipes_are_checked_and_travel_as_json():
     for wrong in ({"epochs": 0}, {"lr": float("nan")}, {"momentum": 1.0}, {"warm_floor": 2}, {"dtype": "float16"}):
         with pytest.raises(ValueError, match="recipe"):
@@ -274,6 +312,8 @@ def test_recipes_are_checked_and_travel_as_json():
     recipe = Recipe.ours(epochs=7)
     assert recipe.difference(json.loads(json.dumps(recipe.to_dict()))) == ""
     assert replace(recipe, compile=True).difference(recipe.to_dict()) == ""
+    older = {name: value for name, value in recipe.to_dict().items() if name not in ("distill", "restart")}
+    assert recipe.difference(older) == ""
     assert recipe.warm_epochs == 4
     assert not Recipe.paper().nesterov
 

@@ -1,7 +1,8 @@
 """offspike: trained neural networks as spiking networks that answer the same, in as few time-steps as possible."""
 
-from offspike import equations, initial, methods, ops, zoo
+from offspike import corrections, equations, initial, methods, neurons, ops, thresholds, zoo
 from offspike.activations import QCFS, ClippedReLU
+from offspike.activations import Rectifier as ReLU
 from offspike.checkpoint import load, save
 from offspike.convert import convert
 from offspike.evaluate import evaluate
@@ -19,10 +20,12 @@ __all__ = [
     "QCFS",
     "ClippedReLU",
     "Method",
+    "ReLU",
     "Report",
     "SpikingNetwork",
     "audit",
     "convert",
+    "corrections",
     "cost",
     "equations",
     "evaluate",
@@ -30,9 +33,11 @@ __all__ = [
     "initial",
     "load",
     "methods",
+    "neurons",
     "ops",
     "prepare",
     "record",
     "save",
+    "thresholds",
     "zoo",
 ]

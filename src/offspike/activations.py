@@ -7,10 +7,30 @@ from torch import Tensor, nn
 
 from offspike import equations
 
-__all__ = ["QCFS", "Activation", "ClippedReLU"]
+__all__ = ["QCFS", "Activation", "Bounded", "ClippedReLU", "Rectifier"]
 
 
 class Activation(nn.Module):
+    """What a spiking layer can stand for: ``clip(x, 0, λ)``, perhaps quantised."""
+
+    @property
+    def lam(self) -> Tensor:
+        """The threshold λ, the largest value that this activation returns; +∞ where there is none."""
+        return torch.tensor(torch.inf)
+
+
+class Rectifier(Activation):
+    """``max(x, 0)``: a ReLU as it is (``osp.ReLU``), for networks that are converted without training.
+
+    It has no threshold of its own: convert with a method that takes one from data (`thresholds.py`).
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Not in place."""
+        return x.clamp(min=0)
+
+
+class Bounded(Activation):
     """An activation bounded by a trained threshold λ > 0, scalar or broadcastable to a sample (``[C, 1, 1]``).
 
     λ = 2^p and p is what is trained: λ is positive by construction, and exact whenever it is a power of two.
@@ -36,7 +56,7 @@ class Activation(nn.Module):
         return self
 
 
-class QCFS(Activation):
+class QCFS(Bounded):
     """Quantisation clip-floor-shift (Eq. 7): ``λ/L · clip(⌊x·L/λ + ½⌋, 0, L)``, L = ``levels``."""
 
     def __init__(self, levels: int, *, lam: float | Tensor = 1.0) -> None:
@@ -54,7 +74,7 @@ class QCFS(Activation):
         return f"levels={self.levels}"
 
 
-class ClippedReLU(Activation):
+class ClippedReLU(Bounded):
     """``clip(x, 0, λ)``: QCFS with infinitely many levels, for the first part of a training."""
 
     def forward(self, x: Tensor) -> Tensor:

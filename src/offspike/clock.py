@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
@@ -16,7 +16,9 @@ __all__ = ["Clock", "Phase", "active_clock"]
 
 
 class Phase(Protocol):
-    """What spiking layers do in this pass (see schedules.py)."""
+    """What spiking layers do in this pass (see schedules.py). Only a ``final`` pass reaches the caller."""
+
+    final: ClassVar[bool]
 
     def fire(self, layer: Any, current: Tensor) -> Tensor:
         """Spikes ``[T, B, …]`` of a layer for its currents ``[T, B, …]``."""

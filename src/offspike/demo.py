@@ -2,19 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from offspike import datasets, methods, zoo
 from offspike.activations import QCFS
+from offspike.checkpoint import load
 from offspike.evaluate import Progress
-from offspike.experiment import analyse, batched, compare, line_up, provenance
+from offspike.experiment import analyse, batched, compare, levels_of, line_up, provenance
 from offspike.record import LayerRecord
 from offspike.report import Report
 from offspike.train import Recipe, train
 
-__all__ = ["Demo", "run_demo"]
+__all__ = ["Demo", "run_cifar", "run_demo"]
 
 
 @dataclass(frozen=True)
@@ -46,3 +48,20 @@ def run_demo(
     data = f"scikit-learn digits, {len(learn)} to train and {len(test)} to test"
     how = provenance(data=data, network=f"zoo.small, QCFS L={levels}", training=f"{epochs} epochs, seed {seed}")
     return Demo(ann, reports, records, how)
+
+
+def run_cifar(
+    root: Path, *, images: int, steps: int, progress: Callable[[str, int], Progress], name: str = "resnet20-cifar10-l4"
+) -> dict[str, Report] | None:
+    """A packaged network on the first CIFAR-10 test images below ``root``; None where CIFAR-10 is not there."""
+    try:
+        test = datasets.load_cifar10(root, "test")
+    except datasets.MissingData:
+        return None
+    ann = load(name)
+    test = test.take(slice(images))
+    x, y = ann.preprocess(test.images), test.labels
+    rho = levels_of(ann)
+    return compare(
+        ann, lambda: batched(x, y, 100), line_up(rho), steps=steps, progress=lambda name: progress(name, len(y))
+    )

@@ -6,12 +6,13 @@ Everything works without a process group too: then there is one process, and it 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
-__all__ = ["all_reduce_sums", "barrier", "process_group", "rank", "shard", "shard_equally", "world_size"]
+__all__ = ["all_reduce_sums", "barrier", "gather", "process_group", "rank", "shard", "shard_equally", "world_size"]
 
 
 def _running() -> bool:
@@ -71,3 +72,12 @@ def all_reduce_sums(sums: Tensor) -> Tensor:
     if world_size() > 1:
         dist.all_reduce(sums)
     return sums
+
+
+def gather(value: Any) -> list[Any]:
+    """What each process gives here, in the order of their ranks, for every process."""
+    found = [value]
+    if world_size() > 1:
+        found = [None] * world_size()
+        dist.all_gather_object(found, value)
+    return found

@@ -3,51 +3,83 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from offspike.clock import active_clock
+from offspike.graph import map_values
 from offspike.network import SpikingNetwork
 from offspike.report import LayerActivity, Report
 from offspike.schedules import Listen
 
-__all__ = ["Progress", "evaluate"]
+__all__ = ["Metric", "Progress", "evaluate"]
 
+Metric = Callable[[Any, Any], Tensor]  # (output of the model, target) -> how good each sample is, [B]
 Progress = Callable[[int], None]  # called with the number of samples of each finished batch
 
 
 @torch.no_grad()
 def evaluate(
     snn: SpikingNetwork,
-    loader: Iterable[tuple[Tensor, Tensor]],
+    loader: Iterable[tuple[Any, Any]],
     *,
     steps: int,
     reference: nn.Module | None = None,
+    metric: Metric | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """A report on ``snn`` over batches ``(x, labels)``, for every t from 1 to ``steps``.
 
-    With ``reference`` (the ANN) also how often the two give the same answer. Batches go to the network's device.
+    With ``reference`` (the ANN) also how often the two give the same answer. Batches go to the network's device; a
+    model of several inputs gets them as a tuple x.
+
+    For answers that are not classes, ``metric(output, target)`` says how good each sample of an output is: a tensor
+    ``[B]``, where ``output`` is what the model returns. ``report.accuracy`` is then its mean for the readout at each t,
+    and ``report.agreement`` the share of samples on which network and ANN are exactly as good.
     """
     device = next(iter(snn.state_dict().values())).device
     ann = None if reference is None else deepcopy(reference).eval()
     report = Report.empty(snn.method, steps, list(snn.layers), reference=ann is not None)
+    if metric is not None:
+        report.correct = report.correct.astype(np.float64)
     with _counting(snn, report.layers):
         for x, labels in loader:
-            x, labels = x.to(device), labels.to(device)
-            answers = snn(x, steps).cumsum(0).argmax(-1)
-            report.samples += len(labels)
-            report.correct += (answers == labels).sum(1).cpu().numpy()
+            inputs = [value.to(device) for value in (x if isinstance(x, tuple | list) else (x,))]
+            labels = map_values(labels, lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf)
+            count = len(inputs[0])
+            answers, right = _score(snn(*inputs, steps=steps), labels, metric)
+            report.samples += count
+            report.correct += right.sum(1).cpu().numpy()
             if ann is not None and report.agree is not None:
-                expected = ann(x).argmax(-1)
+                once = map_values(ann(*inputs), lambda leaf: leaf[None] if isinstance(leaf, Tensor) else leaf)
+                expected, good = _score(once, labels, metric)
                 report.agree += (answers == expected).sum(1).cpu().numpy()
-                report.reference_correct += int((expected == labels).sum())
+                report.reference_correct += good.sum().item()
             if progress is not None:
-                progress(len(labels))
+                progress(count)
     if not report.samples:
         raise ValueError("the data loader is empty: there is nothing to evaluate")
     return report
+
+
+def _score(outputs: Any, labels: Any, metric: Metric | None) -> tuple[Tensor, Tensor]:
+    """What is answered at each t and how good that is, both ``[T, B]``, for outputs of T steps."""
+    if metric is None:
+        if not isinstance(outputs, Tensor):
+            raise TypeError("the model returns more than logits: tell evaluate how good they are, metric=…")
+        answers = outputs.cumsum(0).argmax(-1)
+        return answers, answers == labels
+    tensors: list[Tensor] = []
+    map_values(outputs, lambda leaf: tensors.append(leaf) if isinstance(leaf, Tensor) else None)
+    scores = [
+        metric(map_values(outputs, lambda leaf: leaf[:t].mean(0) if isinstance(leaf, Tensor) else leaf), labels)  # noqa: B023
+        for t in range(1, len(tensors[0]) + 1)
+    ]
+    good = torch.stack([score.double() for score in scores])
+    return good, good
 
 
 @contextmanager

@@ -22,8 +22,13 @@ Kind = Literal["input", "module", "function", "method", "attribute", "output"]
 
 
 def _shape(x: Any) -> Any:
-    """The one attribute that a graph may read (Dynamo does not see through ``operator.attrgetter``)."""
+    """An attribute that a graph may read (Dynamo does not see through ``operator.attrgetter``)."""
     return x.shape
+
+
+def _ndim(x: Any) -> Any:
+    """The other one."""
+    return x.ndim
 
 
 def _table(prefix: str, owner: Any, names: str) -> dict[str, Callable[..., Any]]:
@@ -32,16 +37,22 @@ def _table(prefix: str, owner: Any, names: str) -> dict[str, Callable[..., Any]]
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "shape": _shape,
-    **_table("operator.", operator, "add iadd sub isub mul imul truediv itruediv floordiv neg getitem"),
-    **_table("torch.", torch, "add sub mul div neg cat concat stack chunk split narrow flatten reshape permute"),
-    **_table("torch.", torch, "transpose squeeze unsqueeze mean relu relu_ clamp clamp_ conv1d conv2d conv3d"),
-    **_table("torch.", torch, "avg_pool1d adaptive_avg_pool1d"),
+    "ndim": _ndim,
+    **_table("operator.", operator, "add iadd sub isub mul imul truediv itruediv floordiv mod neg getitem matmul"),
+    **_table("torch.", torch, "add sub mul div neg cat concat stack chunk split narrow flatten reshape permute matmul"),
+    **_table("torch.", torch, "transpose squeeze unsqueeze mean sum flip roll select unbind unflatten movedim"),
+    **_table("torch.", torch, "swapaxes relu relu_ clamp clamp_ clamp_min clip conv1d conv2d conv3d conv_transpose2d"),
+    **_table("torch.", torch, "avg_pool1d adaptive_avg_pool1d max_pool1d max_pool2d max_pool3d"),
+    **_table("torch.", torch, "pixel_shuffle pixel_unshuffle channel_shuffle"),
     **_table("F.", F, "avg_pool2d avg_pool3d adaptive_avg_pool2d adaptive_avg_pool3d max_pool1d max_pool2d max_pool3d"),
+    **_table("F.", F, "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d batch_norm"),
     **_table("F.", F, "pad interpolate linear dropout dropout1d dropout2d dropout3d relu relu6 leaky_relu hardtanh"),
 }
 METHODS = frozenset(
     _table("", Tensor, "add add_ sub sub_ mul mul_ div div_ neg relu relu_ clamp clamp_ mean clone contiguous size dim")
     | _table("", Tensor, "flatten unflatten reshape view permute transpose squeeze unsqueeze chunk split narrow expand")
+    | _table("", Tensor, "sum flip roll select unbind movedim swapaxes repeat expand_as view_as matmul detach numel")
+    | _table("", Tensor, "clamp_min clamp_min_ clip clip_")
 )
 
 
@@ -183,19 +194,22 @@ class GraphNetwork(nn.Module):
         args: tuple[Any, ...] = ()
         for node, done in self._program:
             args, kwargs = _fill(node.args, values), _fill(node.kwargs, values)
-            if node.kind == "input":
-                values[node.name] = waiting.pop(0)
-            elif node.kind == "module":
-                values[node.name] = self.get_submodule(node.target)(*args, **kwargs)
-            elif node.kind == "function":
-                values[node.name] = FUNCTIONS[node.target](*args, **kwargs)
-            elif node.kind == "method":
-                values[node.name] = getattr(args[0], node.target)(*args[1:], **kwargs)
-            elif node.kind == "attribute":
-                owner, _, name = node.target.rpartition(".")
-                values[node.name] = getattr(self.get_submodule(owner), name)
+            values[node.name] = waiting.pop(0) if node.kind == "input" else self.call(node, args, kwargs)
             for name in done:
                 del values[name]
+        return args[0]
+
+    def call(self, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The value of one node."""
+        if node.kind == "module":
+            return self.get_submodule(node.target)(*args, **kwargs)
+        if node.kind == "function":
+            return FUNCTIONS[node.target](*args, **kwargs)
+        if node.kind == "method":
+            return getattr(args[0], node.target)(*args[1:], **kwargs)
+        if node.kind == "attribute":
+            owner, _, name = node.target.rpartition(".")
+            return getattr(self.get_submodule(owner), name)
         return args[0]
 
     def _adopt(self, path: str, leaf: nn.Module | Tensor) -> None:

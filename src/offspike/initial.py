@@ -14,7 +14,17 @@ from torch import Tensor
 from offspike import ops
 from offspike.equations import desired_count, interval, offset_spikes, shift_for_one_spike
 
-__all__ = ["POLICIES", "Constant", "Exact", "Policy", "Residual", "Shift", "Uniform", "calibrate_and_fire"]
+__all__ = [
+    "POLICIES",
+    "Constant",
+    "Exact",
+    "Policy",
+    "Residual",
+    "Shift",
+    "Silence",
+    "Uniform",
+    "calibrate_and_fire",
+]
 
 
 @runtime_checkable
@@ -155,7 +165,29 @@ class Exact:
         return torch.minimum(torch.maximum(wish, low + margin), high - margin)
 
 
-POLICIES = (Constant, Uniform, Residual, Shift, Exact)
+@dataclass(frozen=True)
+class Silence:
+    """SRP: run ρ steps from θ/2; who is left with nothing, ``v(ρ) <= eps·θ``, stays silent (v(0) = −∞); others at θ/2.
+
+    A neuron whose currents come to less than 0 should not fire at all; one that did so early shows it by a potential
+    below 0. It is meant for the causal schedule, where it costs ρ ticks in all.
+    """
+
+    rho: int
+    eps: float = 1e-3
+
+    def __post_init__(self) -> None:
+        _check_rho(self.rho)
+        _check_eps(self.eps, below=1.0)
+
+    def __call__(self, current: Tensor, theta: Tensor | float) -> Tensor:
+        """θ/2 or −∞."""
+        theta = _theta(current, theta)
+        _, v_end, _, _ = ops.probe(_first(current, self.rho), theta, theta / 2)
+        return torch.where(v_end > theta * self.eps, theta / 2, -torch.inf)
+
+
+POLICIES = (Constant, Uniform, Residual, Shift, Exact, Silence)
 
 
 def calibrate_and_fire(policy: Policy, current: Tensor, theta: Tensor | float) -> tuple[Tensor, Tensor]:

@@ -17,15 +17,22 @@ class SpikingLayer(nn.Module):
 
     ``theta`` is the threshold, a scalar or broadcastable to a sample. ``levels`` is L of the activation it replaces
     (None: not quantised). ``steady`` says that the current does not change over time (it comes from the image alone).
+
+    Corrections for a whole data set (`corrections.py`): ``shift`` is added to the current of every step, ``start`` to
+    v(0). None: no correction.
     """
 
     theta: Tensor
+    shift: Tensor | None
+    start: Tensor | None
 
     def __init__(self, theta: Tensor, method: Method, *, levels: int | None = None, steady: bool = False) -> None:
         super().__init__()
         if not theta.is_meta and not bool((theta.isfinite() & (theta > 0)).all()):  # a meta tensor has no values
             raise ValueError(f"thresholds must be positive and finite, got {theta.min().item():g}")
         self.register_buffer("theta", theta.detach().clone())
+        self.register_buffer("shift", None)
+        self.register_buffer("start", None)
         self.policy = method.initial
         self.neuron = method.neuron
         self.levels = levels
@@ -39,18 +46,29 @@ class SpikingLayer(nn.Module):
         return clock.fold(spikes * self.theta.to(spikes.dtype))
 
     def unfold(self, current: Tensor) -> Tensor:
-        """The current of each step, ``[T, B, …]``."""
+        """The current of each step, ``[T, B, …]``, corrected."""
         clock = active_clock()
+        if self.shift is not None:
+            current = current + self.shift.to(current.dtype)
         return clock.hold(current) if self.steady else clock.unfold(current)
+
+    def begin(self, current: Tensor) -> Tensor:
+        """v(0) for currents ``[T, B, …]``."""
+        v0 = self.policy(current, self.theta)
+        return v0 if self.start is None else v0 + self.start
 
     def extra_repr(self) -> str:
         """What a reader of ``print(snn)`` wants to know."""
         theta = f"{self.theta.item():.4g}" if self.theta.numel() == 1 else f"{tuple(self.theta.shape)}"
-        return f"theta={theta}, {self.policy}{', steady' if self.steady else ''}"
+        names = [name for name in ("shift", "start") if getattr(self, name) is not None]
+        corrected = f", corrected: {', '.join(names)}" if names else ""
+        return f"theta={theta}, {self.policy}{', steady' if self.steady else ''}{corrected}"
 
 
 def _describe(layer: SpikingLayer) -> dict[str, Any]:
-    return {"shape": list(layer.theta.shape), "levels": layer.levels, "steady": layer.steady}
+    corrections = {"shift": layer.shift, "start": layer.start}
+    shapes = {name: list(x.shape) for name, x in corrections.items() if x is not None}
+    return {"shape": list(layer.theta.shape), "levels": layer.levels, "steady": layer.steady, **shapes}
 
 
 def _build(fields: dict[str, Any]) -> SpikingLayer:
@@ -58,7 +76,10 @@ def _build(fields: dict[str, Any]) -> SpikingLayer:
     if fields["method"] is None:
         raise ValueError("a spiking layer outside a spiking network: save the SpikingNetwork, not its model")
     theta = torch.ones(fields["shape"])
-    return SpikingLayer(theta, fields["method"], levels=fields["levels"], steady=bool(fields["steady"]))
+    layer = SpikingLayer(theta, fields["method"], levels=fields["levels"], steady=bool(fields["steady"]))
+    layer.shift = torch.zeros(fields["shift"]) if "shift" in fields else None
+    layer.start = torch.zeros(fields["start"]) if "start" in fields else None
+    return layer
 
 
 register_leaf(SpikingLayer, _describe, _build)

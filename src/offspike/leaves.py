@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from offspike.activations import QCFS, Activation, ClippedReLU
+from offspike.activations import QCFS, Bounded, ClippedReLU, Rectifier
 
 __all__ = ["LEAVES", "Leaf", "build", "describe", "register_leaf"]
 
@@ -22,6 +22,10 @@ FIELDS: dict[type[nn.Module], list[str]] = {
             "in_channels out_channels kernel_size stride padding dilation groups bias padding_mode",
             nn.Conv1d, nn.Conv2d, nn.Conv3d,
         ),
+        (
+            "in_channels out_channels kernel_size stride padding output_padding groups bias dilation padding_mode",
+            nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,
+        ),
         ("num_features eps momentum affine track_running_stats", nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
         ("in_features out_features bias", nn.Linear),
         ("kernel_size stride padding ceil_mode count_include_pad", nn.AvgPool1d),
@@ -29,6 +33,12 @@ FIELDS: dict[type[nn.Module], list[str]] = {
         ("kernel_size stride padding dilation return_indices ceil_mode", nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
         ("output_size", nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
         ("start_dim end_dim", nn.Flatten),
+        ("dim unflattened_size", nn.Unflatten),
+        ("size scale_factor mode align_corners recompute_scale_factor", nn.Upsample),
+        ("padding", nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.ReflectionPad1d, nn.ReflectionPad2d),
+        ("upscale_factor", nn.PixelShuffle),
+        ("downscale_factor", nn.PixelUnshuffle),
+        ("groups", nn.ChannelShuffle),
         ("", nn.Identity),
         ("p inplace", nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
         ("inplace", nn.ReLU, nn.ReLU6),
@@ -37,9 +47,16 @@ FIELDS: dict[type[nn.Module], list[str]] = {
     )
     for kind in kinds
 }  # fmt: skip
-REALS = ("p", "eps", "momentum", "min_val", "max_val", "negative_slope")
-WORDS = ("padding", "padding_mode")
-LEAST = {"padding": 0, "start_dim": -64, "end_dim": -64}  # of the whole numbers; 1 for all others
+REALS = ("p", "eps", "scale_factor", "momentum", "min_val", "max_val", "negative_slope")
+WORDS = ("padding", "padding_mode", "mode")
+LEAST = {
+    "padding": 0,
+    "output_padding": 0,
+    "dim": 0,
+    "unflattened_size": -1,
+    "start_dim": -64,
+    "end_dim": -64,
+}  # of the whole numbers; 1 for all others
 
 
 class Leaf(NamedTuple):
@@ -110,7 +127,7 @@ def _from_torch(kind: type[nn.Module], names: list[str]) -> Leaf:
     return Leaf(describe, build)
 
 
-def _describe_activation(module: Activation) -> dict[str, Any]:
+def _describe_activation(module: Bounded) -> dict[str, Any]:
     levels = {"levels": module.levels} if isinstance(module, QCFS) else {}
     return {"shape": list(module.log2_lam.shape), **levels}
 
@@ -118,5 +135,6 @@ def _describe_activation(module: Activation) -> dict[str, Any]:
 LEAVES: dict[type[nn.Module], Leaf] = {
     **{kind: _from_torch(kind, names) for kind, names in FIELDS.items()},
     QCFS: Leaf(_describe_activation, lambda fields: QCFS(fields["levels"], lam=torch.ones(fields["shape"]))),
+    Rectifier: Leaf(lambda module: {}, lambda fields: Rectifier(**fields)),
     ClippedReLU: Leaf(_describe_activation, lambda fields: ClippedReLU(torch.ones(fields["shape"]))),
 }

@@ -1,15 +1,24 @@
-"""Conversion methods as values: a v(0) policy, a neuron and a schedule; one short function a published method."""
+"""Conversion methods as values: a v(0) policy, a neuron, a schedule, a threshold rule and corrections.
+
+One short function a published method. A method whose thresholds or corrections come from data needs calibration images:
+``convert(ann, method, calibration=images)``.
+"""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from offspike.initial import POLICIES, Constant, Exact, Policy, Residual, Shift
-from offspike.neurons import IF
+from offspike.corrections import CORRECTIONS, Bias, Correction, HalfStep, Potential, Weights
+from offspike.initial import POLICIES, Constant, Exact, Policy, Residual, Shift, Silence
+from offspike.neurons import IF, NEURONS, Neuron, SignedIF
+from offspike.thresholds import RULES, Learned, LeastError, Maximum, Percentile, Rule
 
-__all__ = ["METHODS", "Method", "Schedule", "by_name", "cos", "cos_light", "exact", "qcfs"]
+__all__ = [
+    "METHODS", "Method", "Schedule", "by_name", "cos", "cos_light", "exact", "opi", "qcfs", "rmp", "snm", "snnc", "srp",
+]  # fmt: skip
 
 Schedule = Literal["layerwise", "causal"]
+LEARNED = Learned()
 
 
 @dataclass(frozen=True)
@@ -18,42 +27,62 @@ class Method:
 
     ``schedule`` says when calibrated layers listen: ``"layerwise"`` (the paper) calibrates each layer on the calibrated
     output of the one before; ``"causal"`` runs the whole network ρ steps from θ/2, then calibrates every layer at once.
+    ``threshold`` says where θ comes from; ``corrections`` are made in their order, for the data set as a whole.
     """
 
     name: str
     initial: Policy
-    neuron: IF = field(default_factory=IF)
+    neuron: Neuron = field(default_factory=IF)
     schedule: Schedule = "layerwise"
+    threshold: Rule = LEARNED
+    corrections: tuple[Correction, ...] = ()
 
     def __post_init__(self) -> None:
         if self.schedule not in get_args(Schedule):
             raise ValueError(f"schedule must be one of {', '.join(get_args(Schedule))}; got {self.schedule!r}")
+        if self.rho and any(isinstance(correction, Potential) for correction in self.corrections):
+            raise ValueError(f"Potential sets v(0) for the whole data set, {self.initial} for each image: choose one")
 
     @property
     def rho(self) -> int:
         """Steps that a layer listens to before it starts; 0 for a method without calibration."""
         return self.initial.rho
 
+    @property
+    def needs_data(self) -> bool:
+        """Whether ``convert`` needs calibration images."""
+        return self.threshold != LEARNED or any(correction.images for correction in self.corrections)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        policy = {"policy": type(self.initial).__name__, **asdict(self.initial)}  # type: ignore[call-overload]
-        return {"name": self.name, "initial": policy, "schedule": self.schedule}
+        return {
+            "name": self.name,
+            "initial": _plain("policy", self.initial),
+            "neuron": _plain("type", self.neuron),
+            "schedule": self.schedule,
+            "threshold": _plain("rule", self.threshold),
+            "corrections": [_plain("type", correction) for correction in self.corrections],
+        }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Method":
         """The inverse of ``to_dict``; anything else is refused with a ValueError."""
         try:
-            fields = dict(data["initial"])
-            policies = {policy.__name__: policy for policy in POLICIES}
-            initial = policies[fields.pop("policy")](**fields)
-            return cls(str(data["name"]), initial, schedule=data["schedule"])
+            return cls(
+                str(data["name"]),
+                _value("policy", data["initial"], POLICIES),
+                _value("type", data.get("neuron", {"type": "IF"}), NEURONS),
+                data["schedule"],
+                _value("rule", data.get("threshold", {"rule": "Learned"}), RULES),
+                tuple(_value("type", fields, CORRECTIONS) for fields in data.get("corrections", [])),
+            )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"this is not the description of a method: {data!r} ({error})") from error
 
 
-def qcfs() -> Method:
+def qcfs(*, threshold: Rule = LEARNED, corrections: tuple[Correction, ...] = ()) -> Method:
     """θ/2 (Bu et al., ICLR 2022): no calibration."""
-    return Method("qcfs", Constant(0.5))
+    return Method("qcfs", Constant(0.5), threshold=threshold, corrections=corrections)
 
 
 def cos(
@@ -63,14 +92,23 @@ def cos(
     eps: float = 1e-3,
     saturated: Literal["keep", "pin"] = "keep",
     schedule: Schedule = "layerwise",
+    threshold: Rule = LEARNED,
+    corrections: tuple[Correction, ...] = (),
 ) -> Method:
     """Calibrating offset spikes (the paper): shift v(0) by Theorem 2, ``iterations`` times."""
-    return Method("cos", Shift(rho, iterations, eps, saturated), schedule=schedule)
+    policy = Shift(rho, iterations, eps, saturated)
+    return Method("cos", policy, schedule=schedule, threshold=threshold, corrections=corrections)
 
 
-def cos_light(rho: int = 4, *, schedule: Schedule = "layerwise") -> Method:
+def cos_light(
+    rho: int = 4,
+    *,
+    schedule: Schedule = "layerwise",
+    threshold: Rule = LEARNED,
+    corrections: tuple[Correction, ...] = (),
+) -> Method:
     """The paper's lightweight scheme: v(0) ← v(ρ)."""
-    return Method("cos_light", Residual(rho), schedule=schedule)
+    return Method("cos_light", Residual(rho), schedule=schedule, threshold=threshold, corrections=corrections)
 
 
 def exact(
@@ -79,12 +117,64 @@ def exact(
     place: Literal["first", "middle", "near"] = "first",
     eps: float = 2.0**-10,
     schedule: Schedule = "layerwise",
+    threshold: Rule = LEARNED,
+    corrections: tuple[Correction, ...] = (),
 ) -> Method:
-    """Exact one-pass calibration: start inside the interval that gives the ANN's own spike count."""
-    return Method("exact", Exact(rho, place, eps), schedule=schedule)
+    """Exact one-pass calibration: start inside the interval that gives the ANN's own spike count.
+
+    Training-free, for a ReLU network: ``exact(rho=16, threshold=LeastError(16), corrections=(Bias(16),))``.
+    """
+    policy = Exact(rho, place, eps)
+    return Method("exact", policy, schedule=schedule, threshold=threshold, corrections=corrections)
 
 
-METHODS: dict[str, Callable[..., Method]] = {build.__name__: build for build in (qcfs, cos, cos_light, exact)}
+def rmp(*, scale: float = 1.0) -> Method:
+    """Residual membrane potential (Han et al., CVPR 2020): soft reset, ``v(0) = 0``, ``θ = scale · max z``."""
+    return Method("rmp", Constant(0.0), threshold=Maximum(scale))
+
+
+def opi(*, q: float = 99.9, threshold: Rule | None = None) -> Method:
+    """Optimal potential initialisation (Bu et al., AAAI 2022): ``v(0) = θ/2``, θ from a percentile of z."""
+    return Method("opi", Constant(0.5), threshold=threshold or Percentile(q))
+
+
+def snm(*, scale: float = 1.0, fraction: float = 0.0) -> Method:
+    """Signed neurons with memory (Wang et al., IJCAI 2022): each neuron's θ is its own maximum; ``v(0) = fraction·θ``."""
+    return Method("snm", Constant(fraction), SignedIF(), threshold=Maximum(scale, per="neuron"))
+
+
+def snnc(
+    steps: int = 32,
+    *,
+    pipeline: Literal["light", "advanced"] = "light",
+    per: Literal["layer", "channel"] = "channel",
+    images: int = 128,
+) -> Method:
+    """SNN calibration (Li et al., ICML 2021), made for T = ``steps``: floor thresholds of least error, ``v(0) = 0``.
+
+    θ/(2T) is added to the current at each step, then the channel means of the error are taken out of the bias (light);
+    advanced: weights are fitted layer by layer, and the mean errors of neurons become their v(0).
+    """
+    if pipeline not in ("light", "advanced"):
+        raise ValueError(f"pipeline must be light or advanced, got {pipeline!r}")
+    parts: tuple[Correction, ...] = (HalfStep(steps), Bias(steps, images))
+    if pipeline == "advanced":
+        parts = (HalfStep(steps), Weights(steps, images), Bias(steps, images), Potential(steps, images))
+    rule = LeastError(steps, shift=0.0, per=per)
+    return Method(f"snnc_{pipeline}", Constant(0.0), threshold=rule, corrections=parts)
+
+
+def srp(tau: int = 4, *, eps: float = 1e-3, threshold: Rule = LEARNED) -> Method:
+    """Reducing errors by residual potential (Hao et al., AAAI 2023): τ steps find the neurons to keep silent.
+
+    Causal, τ + T ticks.
+    """
+    return Method("srp", Silence(tau, eps), schedule="causal", threshold=threshold)
+
+
+METHODS: dict[str, Callable[..., Method]] = {
+    build.__name__: build for build in (qcfs, cos, cos_light, exact, rmp, opi, snm, snnc, srp)
+}
 
 
 def by_name(name: str, **options: Any) -> Method:
@@ -95,3 +185,12 @@ def by_name(name: str, **options: Any) -> Method:
         return METHODS[name](**options)
     except TypeError as error:
         raise ValueError(f"method {name!r} does not take these options: {error}") from error
+
+
+def _plain(key: str, value: Any) -> dict[str, Any]:
+    return {key: type(value).__name__, **asdict(value)}
+
+
+def _value(key: str, data: dict[str, Any], kinds: tuple[type[Any], ...]) -> Any:
+    fields = dict(data)
+    return {kind.__name__: kind for kind in kinds}[fields.pop(key)](**fields)

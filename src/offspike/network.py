@@ -1,13 +1,14 @@
 """The spiking network: the user's own model, run over time."""
 
 from collections.abc import Callable
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from offspike import schedules
 from offspike.clock import Clock, Phase
+from offspike.graph import map_values
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
 
@@ -17,7 +18,8 @@ __all__ = ["SpikingNetwork"]
 class SpikingNetwork(nn.Module):
     """``snn(x, steps=T)`` returns the logits of each step, ``[T, B, classes]``.
 
-    ``logits[:t].mean(0)`` is the readout at t.
+    ``logits[:t].mean(0)`` is the readout at t. A model with several inputs takes them in its order,
+    ``snn(a, b, steps=T)``; a tuple, list or dictionary comes back with a leading time axis on each tensor.
 
     The input is the same image at each step, so whatever lies before the first spiking layer is computed once; with
     ``repeat_input`` (a model where the image and spikes meet) the image is repeated instead. Nothing is kept between
@@ -40,17 +42,26 @@ class SpikingNetwork(nn.Module):
         self.eval()
 
     @torch.no_grad()
-    def forward(self, x: Tensor, steps: int) -> Tensor:
-        """The logits of each step, ``[steps, B, …]``."""
+    def forward(self, *inputs: Any, steps: int | None = None) -> Any:
+        """The output of each step, ``[steps, B, …]``; ``steps`` may also stand last, ``snn(x, 8)``."""
+        if steps is None and inputs and isinstance(inputs[-1], int):
+            *inputs, steps = inputs  # type: ignore[assignment]
+        if steps is None or not inputs:
+            raise TypeError("a spiking network takes its input and the number of time-steps: snn(x, steps=8)")
         if steps < 1:
             raise ValueError(f"steps must be >= 1, got {steps}")
-        self._check(x)
+        for x in inputs:
+            self._check(x, alone=len(inputs) == 1)
+        if len({len(x) for x in inputs}) > 1:
+            raise ValueError(f"all inputs are batches of one size, got {', '.join(str(len(x)) for x in inputs)}")
 
-        def one_pass(horizon: int, phase: Phase) -> Tensor:
-            clock = Clock(horizon, len(x), phase)
+        def one_pass(horizon: int, phase: Phase) -> Any:
+            clock = Clock(horizon, len(inputs[0]), phase)
+            repeat = self.repeat_input
             with clock.ticking():
-                out: Tensor = self.model(clock.fold(clock.hold(x)) if self.repeat_input else x)
-                return clock.unfold(out)
+                # A copy: the model may change its input in place, and a second pass needs it as it was.
+                out = self.model(*(clock.fold(clock.hold(x)) if repeat else x.clone() for x in inputs))
+                return map_values(out, lambda leaf: clock.unfold(leaf)[:steps] if isinstance(leaf, Tensor) else leaf)
 
         return schedules.run(self.method, steps, one_pass)
 
@@ -70,12 +81,14 @@ class SpikingNetwork(nn.Module):
             raise ValueError("a spiking network is not trained: train the ANN, then convert it")
         return super().train(mode)
 
-    def _check(self, x: Tensor) -> None:
+    def _check(self, x: Tensor, *, alone: bool) -> None:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"the input must be a tensor, got {type(x).__name__}")
         if not x.is_floating_point():
             raise TypeError(f"the input must be floating point, got {x.dtype}: scale images first, x.float() / 255")
         if x.ndim < 2 or len(x) < 1:
             raise ValueError(f"the input must be a batch [B, …] with B >= 1, got shape {tuple(x.shape)}")
-        if self.input_shape is not None and tuple(x.shape[1:]) != tuple(self.input_shape):
+        if alone and self.input_shape is not None and tuple(x.shape[1:]) != tuple(self.input_shape):
             raise ValueError(f"this network takes inputs [B, {_sizes(self.input_shape)}], got [{_sizes(x.shape)}]")
         if not bool(x.isfinite().all()):
             raise ValueError("the input holds NaN or infinite values")

@@ -1,61 +1,141 @@
 """Getting a network ready for training with activations that a spiking neuron can follow."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from offspike.activations import Activation
-from offspike.surgery import audit, refuse, replace
+from offspike import sites
+from offspike.activations import Activation, Bounded, ClippedReLU, Rectifier
+from offspike.capture import Step, trace
+from offspike.graph import map_values
+from offspike.pooling import GatedMaxPool
+from offspike.rewrite import rewrite
+from offspike.surgery import audit, flow, layer, refuse
 
 __all__ = ["init_thresholds", "prepare"]
 
 SAMPLE = 1 << 20
-RELUS = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh)
-MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
+Pooling = Literal["average", "gate", "keep"]
 
 
 def prepare(
-    model: nn.Module, activation: Activation, *, example: Tensor, pool: Literal["average", "keep"] = "average"
+    model: nn.Module, activation: Activation, *, example: Tensor | tuple[Tensor, ...], pool: Pooling = "average"
 ) -> nn.Module:
-    """A copy of ``model`` whose ReLUs (also ReLU6, Hardtanh(0, c), LeakyReLU(0)) are copies of ``activation``.
+    """A copy of ``model`` in which every use of a ReLU, however written, is a copy of ``activation`` of its own.
 
-    Max-pooling becomes average pooling unless ``pool="keep"`` (``convert`` will refuse it then). ``example`` is one
-    input batch: the copy is run on it once, as a check. Set the thresholds with ``init_thresholds`` or train them.
+    ReLU, ReLU6, Hardtanh(0, c), LeakyReLU(0) as layers or functions, ``x.relu()``, ``x.clamp(0, c)``, in place or not.
+    Where one is not a layer, or one layer is used several times, the copy is a ``GraphNetwork``: the same weights under
+    the same names, run in the order that the model has in eval mode. λ starts at c where there is one.
+
+    ``pool`` says what becomes of max-pooling: ``"average"`` pooling (train the network with it), ``"gate"``
+    (max-pooling that counts spikes, exact layer by layer), or ``"keep"`` (``convert`` will refuse it). ``example`` is
+    one input batch, a tuple for several inputs. Set the thresholds with ``init_thresholds`` or train them.
     """
     if not isinstance(activation, Activation):
         raise TypeError(f"the activation must be osp.QCFS(levels=…) or osp.ClippedReLU(), got {activation!r}")
-    ann = replace(model, RELUS + MAX_POOLS, lambda name, module: _replacement(name, module, activation, pool))
-    findings = [finding for finding in audit(ann, example) if pool == "average" or "max-pooling" not in finding.what]
-    refuse(findings)
-    ann.input_shape = tuple(example.shape[1:])  # type: ignore[assignment]
+    if pool not in get_args(Pooling):
+        raise ValueError(f"pool must be one of {', '.join(get_args(Pooling))}; got {pool!r}")
+    inputs = example if isinstance(example, tuple) else (example,)
+    refuse([finding for finding in audit(model, inputs) if "osp.prepare" not in finding.fix])
+    steps = trace(model, inputs)
+    by_graph = _needs_graph(steps, model, pool) or not _faithful(model, steps, inputs, by_graph=False)
+    if by_graph and not _faithful(model, steps, inputs, by_graph=True):
+        raise ValueError(
+            "an in-place ReLU changes a tensor that the model uses again under another name: take inplace=True out"
+        )
+    ann = _exchange(model, steps, activation, pool, by_graph=by_graph)
+    if not any(isinstance(module, Activation) for module in ann.modules()):
+        refuse(audit(ann))
+    if len(inputs) == 1:
+        ann.input_shape = tuple(inputs[0].shape[1:])  # type: ignore[assignment]
     return ann
 
 
-def _replacement(name: str, module: nn.Module, activation: Activation, pool: str) -> nn.Module:
-    match module:
-        case nn.ReLU() | nn.ReLU6() | nn.LeakyReLU(negative_slope=0.0) | nn.Hardtanh(min_val=0.0):
-            return deepcopy(activation)
-        case nn.MaxPool1d() | nn.MaxPool2d() | nn.MaxPool3d() if pool == "average":
-            return _average(name, module)
-    return module
+def _needs_graph(steps: list[Step], model: nn.Module, pool: Pooling) -> bool:
+    """Whether an activation or a max-pool is not a layer, or a layer used several times."""
+    layers: Counter[nn.Module] = Counter()
+    for step in steps:
+        module = layer(step, model)
+        is_site = sites.relu(step, module) or (pool != "keep" and sites.pool(step, module))
+        if is_site and module is None:
+            return True
+        if module is not None and (is_site or isinstance(module, Activation)):
+            layers[module] += 1
+    return max(layers.values(), default=0) > 1
 
 
-def _average(name: str, module: nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d) -> nn.Module:
-    """Average pooling over the same windows."""
-    if module.dilation not in (1, (1,), (1, 1), (1, 1, 1)) or module.return_indices:
-        raise ValueError(f"{name}: a max-pool with dilation or indices has no average pool of the same shape")
-    kinds: dict[type[nn.Module], type[nn.Module]] = {
-        nn.MaxPool1d: nn.AvgPool1d, nn.MaxPool2d: nn.AvgPool2d, nn.MaxPool3d: nn.AvgPool3d,
-    }  # fmt: skip
-    return kinds[type(module)](module.kernel_size, module.stride, module.padding, module.ceil_mode)
+def _exchange(
+    model: nn.Module, steps: list[Step], activation: Activation, pool: Pooling, *, by_graph: bool
+) -> nn.Module:
+    """The copy of ``model`` with its activations and pools exchanged, as it is or as a graph."""
+    model = deepcopy(model)
+    states = flow(steps, model)
+    new: dict[str, nn.Module] = {}
+    for step in steps:
+        module = layer(step, model)
+        if isinstance(module, Activation):
+            new[step.name] = deepcopy(module)
+        elif relu := sites.relu(step, module):
+            new[step.name] = _activation(activation, relu.cap)
+        elif (found := sites.pool(step, module)) and pool != "keep":
+            state = next((states[name] for name in [getattr(found.x, "name", "")] if name in states), "moving")
+            new[step.name] = _pooling(step, found, pool, steady=state == "steady")
+    if by_graph:
+        return rewrite(model, steps, new)
+    for step in steps:
+        if step.name in new:
+            parent, _, name = step.target.rpartition(".")
+            setattr(model.get_submodule(parent), name, new[step.name])
+    return model
+
+
+def _activation(activation: Activation, cap: float | None) -> Activation:
+    """A copy that is bounded where the ReLU was."""
+    if cap is not None and isinstance(activation, Rectifier):
+        return ClippedReLU(float(cap))
+    copy = deepcopy(activation)
+    if cap is not None and isinstance(copy, Bounded):
+        copy.set_threshold(torch.full_like(copy.lam, float(cap)))
+    return copy
+
+
+def _pooling(step: Step, found: sites.Pool, pool: Pooling, *, steady: bool) -> nn.Module:
+    if pool == "gate":
+        return GatedMaxPool(found.axes, steady=steady, **found.options)
+    if found.adaptive:
+        return (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)[found.axes - 1](**found.options)
+    options = {name: value for name, value in found.options.items() if value is not None}
+    dilation = options.pop("dilation", 1)
+    if dilation not in (1, (1,), (1, 1), (1, 1, 1)) or options.pop("return_indices", False):
+        where = step.target if step.kind == "module" else f"{step.owner} ({step.source})"
+        raise ValueError(f"{where}: a max-pool with dilation or indices has no average pool of the same shape")
+    return (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)[found.axes - 1](**options)
 
 
 @torch.no_grad()
-def init_thresholds(ann: nn.Module, batch: Tensor, *, quantile: float = 0.999, floor: float = 0.1) -> nn.Module:
+def _faithful(model: nn.Module, steps: list[Step], inputs: tuple[Tensor, ...], *, by_graph: bool) -> bool:
+    """Whether the copy with plain ReLUs, not in place, still answers as the model does."""
+    copy = _exchange(model, steps, Rectifier(), "keep", by_graph=by_graph).eval()
+    wanted, got = (_tensors(network(*(x[:2].clone() for x in inputs))) for network in (deepcopy(model).eval(), copy))
+    scale = max((float(a.abs().max()) for a in wanted if a.numel()), default=1.0)
+    return all(torch.allclose(a, b, rtol=1e-3, atol=1e-3 * scale) for a, b in zip(wanted, got, strict=True))
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    map_values(output, lambda leaf: found.append(leaf) if isinstance(leaf, Tensor) else None)
+    return found
+
+
+@torch.no_grad()
+def init_thresholds(
+    ann: nn.Module, batch: Tensor | tuple[Tensor, ...], *, quantile: float = 0.999, floor: float = 0.1
+) -> nn.Module:
     """Set each λ to the ``quantile`` of what reaches its activation, and to no less than ``floor``; returns ``ann``.
 
     One forward pass (in the mode the network is in): an activation gets its λ just before it runs, so the layers
@@ -65,14 +145,14 @@ def init_thresholds(ann: nn.Module, batch: Tensor, *, quantile: float = 0.999, f
         raise ValueError(f"quantile must be in (0, 1], got {quantile}")
 
     def measure(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        assert isinstance(module, Activation)
+        assert isinstance(module, Bounded)
         x = inputs[0].detach().float()
         shape = module.log2_lam.shape
         rows = x.flatten().unsqueeze(0) if module.log2_lam.numel() == 1 else x.transpose(0, 1).flatten(1)
         module.set_threshold(_quantile(rows, quantile).clamp(min=floor).reshape(shape))
 
     with _before_each(ann, measure):
-        ann(batch)
+        ann(*(batch if isinstance(batch, tuple) else (batch,)))
     return ann
 
 
@@ -85,7 +165,7 @@ def _quantile(rows: Tensor, quantile: float) -> Tensor:
 
 @contextmanager
 def _before_each(ann: nn.Module, measure: object) -> Iterator[None]:
-    hooks = [m.register_forward_pre_hook(measure) for m in ann.modules() if isinstance(m, Activation)]  # type: ignore[arg-type]
+    hooks = [m.register_forward_pre_hook(measure) for m in ann.modules() if isinstance(m, Bounded)]  # type: ignore[arg-type]
     try:
         yield
     finally:

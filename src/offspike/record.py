@@ -88,8 +88,8 @@ def record(snn: SpikingNetwork, *, reference: nn.Module | None = None) -> Iterat
     answers: dict[str, tuple[Tensor, Tensor]] = {}
 
     @torch.no_grad()
-    def ask(ann: nn.Module, x: Tensor) -> None:
-        ann(x)
+    def ask(ann: nn.Module, args: tuple[Any, ...]) -> None:
+        ann(*(x for x in args if isinstance(x, Tensor)))  # without the steps
 
     def keep(name: str, args: tuple[Tensor, ...], output: Tensor) -> None:
         answers[name] = (args[0], output)
@@ -107,7 +107,7 @@ def record(snn: SpikingNetwork, *, reference: nn.Module | None = None) -> Iterat
                 raise ValueError("the reference must be the ANN that was converted: its activations have other names")
             for name, module in activations.items():
                 module.register_forward_hook(lambda m, args, out, name=name: keep(name, args, out))
-            stack.callback(snn.register_forward_pre_hook(lambda m, args: ask(ann, args[0])).remove)
+            stack.callback(snn.register_forward_pre_hook(lambda m, args: ask(ann, args)).remove)
         for layer in names:
             stack.callback(layer.register_forward_hook(judge).remove)
         yield records
@@ -118,7 +118,7 @@ def _judge(
 ) -> None:
     steps = active_clock().steps
     mean = layer.unfold(current).to(layer.theta.dtype).sum(0) / steps
-    count = (active_clock().unfold(output) != 0).sum(0)
+    count = active_clock().unfold(output).sign().sum(0)
     levels = layer.levels or steps
     record.constrained.add(qcfs(mean, layer.theta, levels) * steps / layer.theta - count)
     if answer is not None:

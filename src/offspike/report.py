@@ -35,10 +35,10 @@ class Report:
     method: Method
     steps: int
     samples: int
-    correct: NDArray[np.int64]
+    correct: NDArray[Any]  # counts, or sums of a metric
     layers: dict[str, LayerActivity]
     agree: NDArray[np.int64] | None = None
-    reference_correct: int = 0
+    reference_correct: float = 0
     provenance: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -138,10 +138,10 @@ class Report:
                 Method.from_dict(data["method"]),
                 int(data["steps"]),
                 int(data["samples"]),
-                np.array(data["correct"], np.int64),
+                np.array(data["correct"]),
                 layers,
                 None if data["agree"] is None else np.array(data["agree"], np.int64),
-                int(data["reference_correct"]),
+                data["reference_correct"],
                 dict(data["provenance"]),
             )
         except (KeyError, TypeError, AttributeError) as error:

@@ -9,6 +9,7 @@ A schedule is one or two passes over the network; a pass tells its spiking layer
 """
 
 from collections.abc import Callable
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -16,36 +17,46 @@ from offspike.clock import Phase
 from offspike.initial import calibrate_and_fire
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
+from offspike.neurons import IF
 
 __all__ = ["run"]
 
-Pass = Callable[[int, Phase], Tensor]
+Pass = Callable[[int, Phase], Any]  # whatever the model returns, over that many steps
 
 
 class Layerwise:
     """Listen, calibrate and fire in one go."""
 
+    final: ClassVar[bool] = True
+
     def fire(self, layer: SpikingLayer, current: Tensor) -> Tensor:
-        """Policy and neuron, fused."""
-        spikes, _ = calibrate_and_fire(layer.policy, current, layer.theta)
+        """Policy and neuron, fused where the neuron is the plain one."""
+        if layer.neuron == IF() and layer.start is None:
+            spikes, _ = calibrate_and_fire(layer.policy, current, layer.theta)
+        else:
+            spikes, _ = layer.neuron(current, layer.theta, layer.begin(current))
         return spikes
 
 
 class Listen:
     """Phase 1 of the causal schedule: run from θ/2, note where each layer should start."""
 
+    final: ClassVar[bool] = False
+
     def __init__(self) -> None:
         self.starts: dict[SpikingLayer, Tensor] = {}
 
     def fire(self, layer: SpikingLayer, current: Tensor) -> Tensor:
         """Uncalibrated spikes."""
-        self.starts[layer] = layer.policy(current, layer.theta)
+        self.starts[layer] = layer.begin(current)
         spikes, _ = layer.neuron(current, layer.theta, layer.theta / 2)
         return spikes
 
 
 class Start:
     """Phase 2 of the causal schedule: every layer starts where phase 1 said."""
+
+    final: ClassVar[bool] = True
 
     def __init__(self, starts: dict[SpikingLayer, Tensor]) -> None:
         self.starts = starts
@@ -56,10 +67,10 @@ class Start:
         return spikes
 
 
-def run(method: Method, steps: int, one_pass: Pass) -> Tensor:
-    """Run the passes that a method's schedule asks for and return the last one's first ``steps`` outputs."""
+def run(method: Method, steps: int, one_pass: Pass) -> Any:
+    """Run the passes that a method's schedule asks for and return the last one's outputs: ``steps`` or more."""
     if method.schedule == "causal" and method.rho:
         listen = Listen()
         one_pass(method.rho, listen)
         return one_pass(steps, Start(listen.starts))
-    return one_pass(max(steps, method.rho), Layerwise())[:steps]
+    return one_pass(max(steps, method.rho), Layerwise())

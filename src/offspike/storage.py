@@ -14,9 +14,11 @@ from torch import Tensor
 
 __all__ = ["Precision", "Reader", "Stored", "compare", "opened", "pack", "stored", "write"]
 
-Precision = Literal["float32", "float16", "int8"]
+Precision = Literal["float32", "float16", "int8", "int4"]
 Stored = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
+BITS = {"int8": 8, "int4": 4}
+CLIPPING = tuple(k / 20 for k in range(8, 21))  # of the largest weight: with few levels a smaller range errs less
 LARGEST_HEADER = 64 * 2**20
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "I8": torch.int8, "U8": torch.uint8}
 DTYPES |= {"I16": torch.int16, "I32": torch.int32, "I64": torch.int64, "BOOL": torch.bool}
@@ -43,12 +45,13 @@ class Reader:
             found[key] = (tuple(entry.get_shape()), DTYPES[entry.get_dtype()])
         return found
 
-    def unpack(self, key: str, dtype: torch.dtype) -> Tensor:
-        """The inverse of ``pack`` for one tensor."""
+    def unpack(self, key: str, like: Tensor) -> Tensor:
+        """The inverse of ``pack`` for one tensor; ``like`` (which may be on "meta") has its shape and type."""
         tensor: Tensor = self._file.get_tensor(key).clone()
-        if tensor.dtype == torch.int8 and dtype == torch.float32:
-            tensor = tensor.float() * _per_channel(self._file.get_tensor(f"{key}.scale"), tensor)
-        tensor = tensor.to(dtype)
+        if like.dtype == torch.float32 and tensor.dtype in (torch.int8, torch.uint8):
+            codes = _unpack_pairs(tensor, like) if tensor.dtype == torch.uint8 else tensor
+            tensor = codes.float() * _per_channel(self._file.get_tensor(f"{key}.scale"), codes)
+        tensor = tensor.to(like.dtype)
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise ValueError(f"tensor {key!r} holds NaN or infinite values")
         return tensor
@@ -79,16 +82,21 @@ def write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> N
         raise OSError(f"cannot write {path}: {error.strerror}; choose a folder that exists and is writable") from error
 
 
-def pack(state: Mapping[str, Tensor], *, weights: Collection[str], precision: Precision) -> dict[str, Tensor]:
+def pack(
+    state: Mapping[str, Tensor], *, weights: Collection[str], precision: Precision | Mapping[str, Precision]
+) -> dict[str, Tensor]:
     """The tensors to store. Only matrices named in ``weights`` are made smaller, never thresholds or norms.
 
-    int8 is ``round(w/s)`` with ``s = max|w|/127`` of an output channel, stored as ``<name>.scale``.
+    int8 is ``round(w/s)`` with ``s = max|w|/127`` of an output channel, stored as ``<name>.scale``. int4 keeps two such
+    codes, −8 to 7, in a byte, with the s of least squared error. A mapping chooses by the start of the name ("" is
+    all others).
     """
-    if precision not in get_args(Precision):
-        raise ValueError(f"dtype must be one of {', '.join(get_args(Precision))}; got {precision!r}")
+    by_name = precision if isinstance(precision, Mapping) else {"": precision}
+    for wrong in set(by_name.values()) - set(get_args(Precision)):
+        raise ValueError(f"dtype must be one of {', '.join(get_args(Precision))}; got {wrong!r}")
     tensors = {}
     for key, tensor in state.items():
-        smaller = precision if key in weights and tensor.ndim >= 2 else "float32"
+        smaller = _chosen(by_name, key) if key in weights and tensor.ndim >= 2 else "float32"
         tensor = tensor.detach().cpu().clone().contiguous()
         if tensor.dtype in (torch.float16, torch.bfloat16):
             tensor = tensor.float()
@@ -98,13 +106,45 @@ def pack(state: Mapping[str, Tensor], *, weights: Collection[str], precision: Pr
             tensor = tensor.half()
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise ValueError(f"{key} holds NaN or infinite values{' in float16' * (tensor.dtype == torch.float16)}")
-        if smaller == "int8":
-            scale = tensor.flatten(1).abs().amax(1) / 127
-            scale[scale == 0] = 1.0
-            tensors[f"{key}.scale"] = scale
-            tensor = (tensor / _per_channel(scale, tensor)).round().clamp(-127, 127).to(torch.int8)
+        if smaller in BITS:
+            codes, tensors[f"{key}.scale"] = _quantise(tensor, BITS[smaller])
+            tensor = _pack_pairs(codes) if smaller == "int4" else codes
         tensors[key] = tensor
     return tensors
+
+
+def _chosen(by_name: Mapping[str, Precision], key: str) -> Precision:
+    """The precision whose name is the longest that ``key`` begins with."""
+    fitting = [name for name in by_name if not name or key == name or key.startswith(f"{name}.")]
+    return by_name[max(fitting, key=len)] if fitting else "float32"
+
+
+def _quantise(tensor: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Codes of that many bits as int8, and the scale of each output channel."""
+    largest = 2 ** (bits - 1) - 1
+    rows = tensor.flatten(1)
+    widest = rows.abs().amax(1) / largest
+    widest[widest == 0] = 1.0
+    codes, scale, least = torch.zeros_like(rows), widest, torch.full_like(widest, torch.inf)
+    for fraction in (1.0,) if bits == 8 else CLIPPING:
+        tried = widest * fraction
+        rounded = (rows / tried[:, None]).round().clamp(-largest if bits == 8 else -largest - 1, largest)
+        error = (rounded * tried[:, None] - rows).square().sum(1)
+        better = error < least
+        codes, scale = torch.where(better[:, None], rounded, codes), torch.where(better, tried, scale)
+        least = torch.minimum(error, least)
+    return codes.to(torch.int8).view_as(tensor), scale
+
+
+def _pack_pairs(codes: Tensor) -> Tensor:
+    """Two codes in a byte, the first in the low half; a row of odd length is filled up with a zero."""
+    rows = torch.nn.functional.pad((codes.flatten(1) + 8).to(torch.uint8), (0, codes.flatten(1).shape[1] % 2))
+    return rows[:, ::2] | rows[:, 1::2] << 4
+
+
+def _unpack_pairs(packed: Tensor, like: Tensor) -> Tensor:
+    pairs = torch.stack([packed & 15, packed >> 4], 2).flatten(1)
+    return (pairs[:, : like[0].numel()].to(torch.int8) - 8).reshape(like.shape)
 
 
 def stored(tensors: Mapping[str, Tensor]) -> Stored:
@@ -119,10 +159,14 @@ def compare(expected: Mapping[str, Tensor], found: Stored) -> None:
         if key not in found:
             raise ValueError(f"tensor {key!r} is missing")
         shape, dtype = found[key]
-        if shape != tuple(tensor.shape):
-            raise ValueError(f"tensor {key!r} is {list(shape)} and should be {list(tensor.shape)}")
-        scaled = found.get(f"{key}.scale") == (shape[:1], torch.float32)
-        if tensor.dtype == torch.float32 and dtype == torch.int8 and scaled:
+        scaled = found.get(f"{key}.scale") == (shape[:1], torch.float32) and tensor.dtype == torch.float32
+        if scaled and dtype == torch.uint8 and tensor.ndim >= 2:
+            wanted: tuple[int, ...] = (len(tensor), (tensor[0].numel() + 1) // 2)
+        else:
+            wanted = tuple(tensor.shape)
+        if shape != wanted:
+            raise ValueError(f"tensor {key!r} is {list(shape)} and should be {list(wanted)}")
+        if scaled and dtype in (torch.int8, torch.uint8):
             scales.add(f"{key}.scale")
         elif dtype != tensor.dtype and not (tensor.dtype == torch.float32 and dtype == torch.float16):
             raise ValueError(f"tensor {key!r} is {dtype} and should be {tensor.dtype}")

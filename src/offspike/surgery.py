@@ -3,59 +3,33 @@
 from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from offspike import sites
 from offspike.activations import Activation
-from offspike.capture import capture
+from offspike.batchwise import mixers
+from offspike.capture import Step, network, trace
+from offspike.graph import Graph, Ref, map_values
+from offspike.layers import SpikingLayer
+from offspike.leaves import LEAVES
+from offspike.obstacles import ADVICE, FUNCTIONS, LINEAR, MODULES, PREPARE, Finding, refuse
 
-__all__ = ["Finding", "audit", "refuse", "replace"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that ``audit`` has to say: where, what, how to mend it, and whether it stops conversion."""
-
-    where: str
-    what: str
-    fix: str
-    fatal: bool
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.what}. {self.fix}"
-
-
-_PREPARE = "osp.prepare(model, osp.QCFS(levels=4), example=x) replaces it; then train or call osp.init_thresholds"
-_POOL = (
-    "the maximum over spikes is not the spike of the maximum; osp.prepare puts average pooling in its place "
-    "(train the network with it)"
-)
-_SMOOTH = "a spiking neuron computes a clipped ReLU; train the network with osp.QCFS instead"
-_MIXES = "it is not linear in the spikes of one step; use BatchNorm, which is affine once trained"
-
-OBSTACLES: dict[type[nn.Module], tuple[str, str]] = {
-    **dict.fromkeys((nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.LeakyReLU), ("an activation without a threshold", _PREPARE)),
-    **dict.fromkeys((nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d), ("max-pooling", _POOL)),
-    **dict.fromkeys(
-        (nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d), ("adaptive max-pooling", _POOL)
-    ),
-    **dict.fromkeys(
-        (nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU, nn.SELU, nn.CELU, nn.Mish, nn.Softplus, nn.PReLU, nn.Hardswish),
-        ("an activation that spikes cannot follow", _SMOOTH),
-    ),
-    **dict.fromkeys(
-        (nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.LocalResponseNorm),
-        ("a normalisation over each sample", _MIXES),
-    ),
-    **dict.fromkeys((nn.Softmax, nn.LogSoftmax), ("a softmax", "leave it out: the largest logit is the same")),
-    **dict.fromkeys((nn.RNN, nn.LSTM, nn.GRU), ("a recurrent layer", "only feed-forward networks can be converted")),
-    nn.MultiheadAttention: ("softmax attention", "only networks of linear layers and clipped ReLUs can be converted"),
-}
-
+__all__ = ["Finding", "audit", "flow", "layer", "refuse", "replace"]
 
 Kind = type[nn.Module] | tuple[type[nn.Module], ...]
+
+_SIZES = ("shape", "ndim", "size", "dim", "numel")
+_SEQUENCES = ("shape", "chunk", "split", "unbind")
+_PRODUCTS = ("mul", "imul", "matmul", "linear", "conv1d", "conv2d", "conv3d", "conv_transpose2d", "batch_norm")
+# Layers of PyTorch that are linear in each sample, besides those in LEAVES.
+_LINEAR_LAYERS = (
+    nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Upsample, nn.UpsamplingNearest2d, nn.Unflatten,
+    nn.UpsamplingBilinear2d, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.Fold, nn.Unfold, nn.AlphaDropout,
+    nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d, nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReplicationPad2d,
+)  # fmt: skip
 
 
 def replace(model: nn.Module, kind: Kind, build: Callable[[str, nn.Module], nn.Module]) -> nn.Module:
@@ -70,58 +44,184 @@ def replace(model: nn.Module, kind: Kind, build: Callable[[str, nn.Module], nn.M
     return model
 
 
-def audit(model: nn.Module, x: Tensor | None = None) -> list[Finding]:
-    """What stands in the way of converting ``model``, module by module; ``x`` is an example input, run if given."""
+def audit(model: nn.Module, x: Tensor | tuple[Tensor, ...] | None = None) -> list[Finding]:
+    """What stands in the way of converting ``model``, call by call in the order of its forward pass.
+
+    ``x`` is an example input (a tuple of them for several); with it, or where the model knows its ``input_shape``, the
+    model is run once on a small batch to see whether samples stay apart.
+    """
     findings = []
-    for name, module in model.named_modules():
-        if type(module) in OBSTACLES:
-            what, fix = OBSTACLES[type(module)]
-            findings.append(Finding(name or "the model", f"{type(module).__name__} is {what}", fix, True))
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             findings.append(Finding(name, "it holds NaN or infinite values", "train or load the model again", True))
-    if not any(isinstance(module, Activation) for module in model.modules()):
+    if not any(isinstance(module, Activation | SpikingLayer) for module in model.modules()):
         what = "there is nothing to convert: no QCFS or ClippedReLU in it"
-        findings.append(Finding("the model", what, _PREPARE, True))
-    findings += _functional(model)
-    if x is not None:
-        findings += _shared(model, x)
+        findings.append(Finding("the model", what, PREPARE, True))
+    try:
+        steps = trace(model, x)
+    except ValueError as error:
+        named = [_module_finding(name, module) for name, module in model.named_modules()]
+        fix = "say it without that, or take it out of the network"
+        return [*findings, *(f for f in named if f), Finding("the model", str(error), fix, True)]
+    found = _obstacles(steps, model)
+    if all("osp.prepare" in finding.fix for finding in found):
+        found += _batch(steps, model, x)
+    return findings + found
+
+
+def layer(step: Step, model: nn.Module) -> nn.Module | None:
+    """The layer that a step calls, if it calls one."""
+    return model.get_submodule(step.target) if step.kind == "module" else None
+
+
+def flow(steps: list[Step], model: nn.Module) -> dict[str, str]:
+    """By name of step what it holds: ``moving`` (spikes, or made of them), ``steady`` (made of the input alone) or
+    ``size`` (numbers made of sizes, and constants).
+    """
+    states: dict[str, str] = {}
+    for step in steps:
+        module = layer(step, model)
+        meets = {states[name] for name in _refs((step.args, step.kwargs))}
+        if step.kind == "input":
+            states[step.name] = "steady"
+        elif isinstance(module, Activation | SpikingLayer) or sites.relu(step, module):
+            states[step.name] = "moving"
+        elif sites.bare(step) in _SIZES:
+            states[step.name] = "size"
+        else:
+            states[step.name] = next((state for state in ("moving", "steady") if state in meets), "size")
+    return states
+
+
+def _obstacles(steps: list[Step], model: nn.Module) -> list[Finding]:
+    """What is wrong with each step, as far as it can be read."""
+    states = flow(steps, model)
+    uses = Counter(step.target for step in steps if isinstance(layer(step, model), Activation | SpikingLayer))
+    findings: list[Finding | None] = []
+    for step in steps:
+        module = layer(step, model)
+        if module is not None:
+            findings.append(_module_finding(step.target, module, step.source, steps=steps, step=step))
+            if uses.pop(step.target, 0) > 1:
+                count = sum(other.target == step.target for other in steps)
+                fix = "give each use an activation of its own; osp.prepare does"
+                findings.append(Finding(step.target, f"it is used {count} times", fix, True, step.source))
+        elif step.kind in ("function", "method") and (kind := _function(step, states, steps)):
+            findings.append(_advise(step.owner or "the model", step.target, kind, step.source))
+    return [finding for finding in findings if finding is not None]
+
+
+def _module_finding(
+    name: str, module: nn.Module, source: str = "", *, steps: list[Step] | None = None, step: Step | None = None
+) -> Finding | None:
+    kind = MODULES.get(type(module))
+    if kind == "smooth" and step is not None and sites.relu(step, module):  # LeakyReLU(0)
+        kind = "relu"
+    elif kind == "relu" and step is not None and not sites.relu(step, module):  # Hardtanh(-1, 1)
+        kind = "smooth"
+    elif kind == "softmax" and steps is not None and step is not None and _is_attention(step, steps):
+        kind = "attention"
+    elif kind is None and steps is not None and type(module) not in LEAVES:
+        known = isinstance(module, (*_LINEAR_LAYERS, Activation))
+        kind = None if known else "unknown"
+    return None if kind is None else _advise(name or "the model", type(module).__name__, kind, source)
+
+
+def _advise(where: str, target: str, kind: str, source: str) -> Finding:
+    what, fix = ADVICE[kind]
+    return Finding(where, f"{target} is {what}", fix, True, source)
+
+
+def _function(step: Step, states: dict[str, str], steps: list[Step]) -> str | None:
+    """The obstacle that a function or method is, or None."""
+    name = sites.bare(step)
+    moving = [ref for ref in _refs((step.args, step.kwargs)) if states[ref] == "moving"]
+    if states[step.name] == "size" or name in _SIZES:
+        return None
+    if name in FUNCTIONS:
+        kind = "relu" if sites.relu(step) else FUNCTIONS[name]
+        return "attention" if kind == "softmax" and _is_attention(step, steps) else kind
+    try:
+        step.node()
+    except ValueError:
+        return "unknown"
+    if name.startswith("dropout") and _always_on(step):
+        return "dropout"
+    if name in _PRODUCTS and len(moving) > 1:
+        return "product"
+    first = _refs(step.args[:1])
+    if name not in LINEAR and name not in _PRODUCTS and set(moving) - set(first):
+        return "nonlinear"
+    return "mixes" if _on_the_batch_axis(step, steps) else None
+
+
+def _always_on(step: Step) -> bool:
+    """Dropout that does not ask whether the network is being trained: it was traced in eval mode."""
+    values = dict(zip(("x", "p", "training"), step.args, strict=False)) | step.kwargs
+    return bool(values.get("training", True)) and values.get("p", 0.5) != 0
+
+
+def _on_the_batch_axis(step: Step, steps: list[Step]) -> bool:
+    """Whether a step names axis 0 outright; what is hidden in sizes shows when it is run (``batchwise.py``)."""
+    name, rest = sites.bare(step), step.args[1:]
+    if name == "getitem":
+        owner = next((other for other in steps if Ref(other.name) == step.args[0]), None)
+        if owner is None or sites.bare(owner) in _SEQUENCES or owner.target == "size":
+            return False
+        index = rest[0][0] if isinstance(rest[0], tuple) and rest[0] else rest[0]
+        return not (index is ... or index == slice(None) or isinstance(index, Ref))
+    defaults: dict[str, Any] = {"cat": 0, "concat": 0, "stack": 0, "chunk": 0, "split": 0, "unbind": 0, "flatten": 0}
+    position = {"chunk": 1, "split": 1, "cat": 0, "concat": 0, "stack": 0, "unbind": 0, "select": 0}.get(name, 0)
+    if name in ("mean", "sum"):
+        defaults[name] = 0  # no axis: all of them
+    elif name not in (*defaults, "flip", "select", "narrow", "unsqueeze", "transpose", "swapaxes"):
+        return False
+    given = [step.kwargs[key] for key in ("dim", "axis", "dims", "start_dim", "dim0", "dim1") if key in step.kwargs]
+    several = name in ("flip", "transpose", "swapaxes")
+    axes = given or list(rest[position:] if several else rest[position : position + 1])
+    axes = [*_flat(axes)] or [defaults.get(name, 1)]
+    return 0 in axes
+
+
+def _is_attention(step: Step, steps: list[Step]) -> bool:
+    """Whether what a softmax gives is multiplied with something."""
+    names = {step.name}
+    for other in steps:
+        if names & {*_refs((other.args, other.kwargs))}:
+            if sites.bare(other) in ("matmul", "bmm", "mul", "einsum"):
+                return True
+            names.add(other.name)
+    return False
+
+
+def _batch(steps: list[Step], model: nn.Module, x: Tensor | tuple[Tensor, ...] | None) -> list[Finding]:
+    """Steps that mix samples, found by running the model."""
+    inputs = x if isinstance(x, tuple) else () if x is None else (x,)
+    shapes = [tuple(value.shape[1:]) for value in inputs]
+    if not shapes and getattr(model, "input_shape", None) is not None:
+        shapes = [tuple(model.input_shape)]  # type: ignore[arg-type]
+    tensors = [*model.parameters(), *model.buffers()]
+    half = (torch.float16, torch.bfloat16)
+    if not shapes or any(tensor.is_meta or tensor.dtype in half for tensor in tensors):
+        return []
+    like = next((tensor for tensor in tensors if tensor.is_floating_point()), torch.empty(0))
+    runner = network(Graph(tuple(step.node() for step in steps)), deepcopy(model).eval())
+    named = set(mixers(runner.eval(), shapes, like=like))
+    findings = []
+    for step in steps:
+        if step.name in named:
+            module = layer(step, model)
+            where = step.owner or "the model" if module is None else step.target
+            what = step.target if module is None else type(module).__name__
+            findings.append(_advise(where, what, "mixes", step.source))
     return findings
 
 
-def refuse(findings: list[Finding]) -> None:
-    """Raise a ValueError that names every fatal finding, if there is one."""
-    fatal = [str(finding) for finding in findings if finding.fatal]
-    if fatal:
-        raise ValueError("this model cannot be converted:\n- " + "\n- ".join(fatal))
+def _refs(value: Any) -> list[str]:
+    names: list[str] = []
+    map_values(value, lambda leaf: names.append(leaf.name) if isinstance(leaf, Ref) else None)
+    return names
 
 
-def _functional(model: nn.Module) -> list[Finding]:
-    """Obstacles that are function calls, where the model can be traced."""
-    try:
-        graph = capture(model)
-    except ValueError as error:
-        fix = "it converts if all activations are modules; the input is then repeated at every step, which is slower"
-        return [Finding("the model", f"its operations could not be listed ({error})", fix, False)]
-    calls = [(node, node.target.rpartition(".")[2]) for node in graph.nodes if node.kind in ("function", "method")]
-    findings = [
-        Finding(node.name, f"{node.target} is an activation without a threshold", "make it a module, nn.ReLU", True)
-        for node, name in calls
-        if name.rstrip("_") in ("relu", "relu6", "leaky_relu", "hardtanh", "clamp")
-    ]
-    return findings + [
-        Finding(node.name, f"{node.target} is max-pooling", _POOL, True) for node, name in calls if "max_pool" in name
-    ]
-
-
-@torch.no_grad()
-def _shared(model: nn.Module, x: Tensor) -> list[Finding]:
-    """Activations that are called more than once in a forward pass (of a copy: batch norms must not learn from it)."""
-    calls: Counter[str] = Counter()
-    model = deepcopy(model).eval()
-    for name, module in model.named_modules():
-        if isinstance(module, Activation):
-            module.register_forward_hook(lambda *_, name=name: calls.update([name]))
-    model(x)
-    fix = "give each use an activation of its own"
-    return [Finding(name, f"it is used {n} times", fix, True) for name, n in calls.items() if n > 1]
+def _flat(values: Any) -> list[Any]:
+    return [leaf for value in values for leaf in (_flat(value) if isinstance(value, list | tuple) else [value])]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from offspike import distributed
-from offspike.activations import Activation
+from offspike.activations import Bounded
 from offspike.datasets.data import Dataset
 from offspike.datasets.imagefolder import FolderStream
 from offspike.prepare import init_thresholds
@@ -86,6 +86,7 @@ def train(
     *,
     test: Dataset | FolderStream | None = None,
     test_every: int = 0,
+    teacher: nn.Module | None = None,
     folder: Path | str | None = None,
     resume: bool = True,
     checkpoint_seconds: float = 60.0,
@@ -98,15 +99,19 @@ def train(
     ``folder`` receives ``log.jsonl`` and, about every ``checkpoint_seconds`` (after an epoch) and at the end,
     ``checkpoint.safetensors``; with ``resume`` a checkpoint found there is continued, on the CPU to the same bits.
     Training stops early, with a checkpoint, before it would pass ``max_seconds``. ``test`` is measured after the last
-    epoch, and after each ``test_every`` epochs; nothing is chosen by it.
+    epoch, and after each ``test_every`` epochs; nothing is chosen by it. A ``teacher`` sees the same inputs, and its
+    answers count as much as the recipe's ``distill`` says.
     """
     recipe = Recipe.ours() if recipe is None else recipe
+    if (teacher is None) != (recipe.distill == 0):
+        raise TrainingError("a teacher and a recipe with distill > 0 belong together: give both, or neither")
     where = torch.device(device) if device is not None else _home(data)
     devices = [where] if where.type == "cuda" else []
     with torch.random.fork_rng(devices), working_stream(where):
         run = _Run(model, data, recipe, where, Path(folder) if folder is not None else None)
         run.test = test.to(where) if isinstance(test, Dataset) else test
         run.test_every, run.watch = test_every, watch
+        run.teacher = None if teacher is None else deepcopy(teacher).to(where).eval().requires_grad_(False)
         run.start(resume)
         finished = run.epochs(checkpoint_seconds, max_seconds)
         result = run.optimizer.result(run.model)
@@ -123,6 +128,7 @@ class _Run:
     test: Dataset | FolderStream | None
     test_every: int
     watch: Watch | None
+    teacher: nn.Module | None
 
     def __init__(
         self, model: nn.Module, data: Dataset | FolderStream, recipe: Recipe, device: torch.device, folder: Path | None
@@ -150,7 +156,7 @@ class _Run:
             self.optimizer = SGD(self.model, self.recipe)
             self._restore(path, saved)
         else:
-            if self.recipe.init_thresholds and any(isinstance(m, Activation) for m in self.model.modules()):
+            if self.recipe.init_thresholds and any(isinstance(m, Bounded) for m in self.model.modules()):
                 init_thresholds(self.model, self._input(self.feed.first()))
             self.optimizer = SGD(self.model, self.recipe)
         if self.folder and distributed.rank() == 0:
@@ -179,7 +185,8 @@ class _Run:
             warm = self.done < self.recipe.warm_epochs
             until = self.recipe.warm_epochs if warm else self.recipe.epochs
             with floors(self.model, on=not warm):
-                step = Step(self.model, self.optimizer, self.recipe, mean=self.feed.mean, std=self.feed.std)
+                mean, std = self.feed.mean, self.feed.std
+                step = Step(self.model, self.optimizer, self.recipe, mean=mean, std=std, teacher=self.teacher)
                 while self.done < until:
                     started = time.monotonic()
                     self._epoch(step)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from offspike.datasets.cifar import load_cifar10, load_cifar100
-from offspike.datasets.data import DataError, Dataset
+from offspike.datasets.data import DataError, Dataset, MissingData
 from offspike.datasets.digits import load_digits
 from offspike.datasets.idx import load_fashion_mnist
 from offspike.datasets.imagefolder import FolderStream, load_folder
@@ -15,6 +15,7 @@ __all__ = [
     "DataError",
     "Dataset",
     "FolderStream",
+    "MissingData",
     "load",
     "load_cifar10",
     "load_cifar100",

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from offspike.datasets.data import DataError, Dataset
+from offspike.datasets.data import DataError, Dataset, MissingData
 
 __all__ = ["load_cifar10", "load_cifar100"]
 
@@ -110,7 +110,7 @@ def _load(source: Source, root: Path, split: str, download: bool, check: bool) -
         _download(source, root)
         folder = _find(source, root)
     if folder is None:
-        raise DataError(
+        raise MissingData(
             f"{source.name}: {root / source.binary} is missing; unpack {SITE}{source.archive} into {root} "
             "(or call with download=True)"
         )

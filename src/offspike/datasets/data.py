@@ -7,11 +7,15 @@ from typing import Self
 import torch
 from torch import Tensor
 
-__all__ = ["DataError", "Dataset"]
+__all__ = ["DataError", "Dataset", "MissingData"]
 
 
 class DataError(ValueError):
     """A data set that cannot be used: one line that names the file and says what to do."""
+
+
+class MissingData(DataError):
+    """A data set that is not on this machine at all."""
 
 
 @dataclass(frozen=True, eq=False)

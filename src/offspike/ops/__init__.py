@@ -14,7 +14,7 @@ from torch import Tensor
 
 from offspike.ops import reference
 
-__all__ = ["Flat", "backend", "fire", "flatten", "probe", "state_dtype"]
+__all__ = ["Flat", "backend", "fire", "fire_signed", "flatten", "probe", "state_dtype"]
 
 CURRENT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -39,6 +39,13 @@ def probe(current: Tensor, theta: Tensor | float, v0: Tensor | float) -> tuple[T
     flat = flatten(current, theta, v0)
     count, v_end, low, high = _probe(flat.current, flat.theta, flat.v0)
     return flat.restore(count), flat.restore(v_end), flat.restore(low), flat.restore(high)
+
+
+def fire_signed(current: Tensor, theta: Tensor | float, v0: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Run as ``fire`` does, with spikes in {−1, 0, 1}: below −θ a neuron takes back a spike that it has sent."""
+    flat = flatten(current, theta, v0)
+    spikes, v_end = _fire_signed(flat.current, flat.theta, flat.v0)
+    return flat.restore(spikes), flat.restore(v_end)
 
 
 def backend(device: torch.device | str) -> str:
@@ -116,6 +123,16 @@ def _(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty_like(current), current.new_empty(current.shape[1], dtype=theta.dtype)
 
 
+@torch.library.custom_op("offspike::fire_signed", mutates_args=())
+def _fire_signed(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
+    return reference.fire_signed(current, theta, v0)
+
+
+@_fire_signed.register_fake
+def _(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(current), current.new_empty(current.shape[1], dtype=theta.dtype)
+
+
 @torch.library.custom_op("offspike::probe", mutates_args=())
 def _probe(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return reference.probe(current, theta, v0)
@@ -135,6 +152,12 @@ if backend("cpu") == "numba":
         from offspike.ops import cpu
 
         return cpu.fire(current, theta, v0)
+
+    @_fire_signed.register_kernel("cpu")
+    def _(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
+        from offspike.ops import cpu
+
+        return cpu.fire_signed(current, theta, v0)
 
     @_probe.register_kernel("cpu")
     def _(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from offspike.ops import memory
 
-__all__ = ["calibrate_and_fire", "fire", "probe"]
+__all__ = ["calibrate_and_fire", "fire", "fire_signed", "probe"]
 
 Array = NDArray[np.floating[Any]]
 
@@ -43,6 +43,14 @@ def fire(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
     wide = _widen(current)
     spikes, v_end = memory.empty(wide.shape, wide.dtype), torch.empty(wide.shape[1], dtype=wide.dtype)
     _fire(*_views(wide, theta, v0, spikes, v_end))
+    return spikes.to(current.dtype), v_end
+
+
+def fire_signed(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
+    """``reference.fire_signed``, in one pass over memory."""
+    wide = _widen(current)
+    spikes, v_end = memory.empty(wide.shape, wide.dtype), torch.empty(wide.shape[1], dtype=wide.dtype)
+    _fire_signed(*_views(wide, theta, v0, spikes, v_end))
     return spikes.to(current.dtype), v_end
 
 
@@ -82,6 +90,16 @@ def _fire(current: Array, theta: Array, v0: Array, spikes: Array, v_end: Array) 
         start, v = block * BLOCK, v_end[block * BLOCK : (block + 1) * BLOCK]
         _copy(_part(v0, start, v.size), v)
         _fire_block(current, start, _part(theta, start, v.size), v, spikes)
+
+
+@_parallel
+def _fire_signed(current: Array, theta: Array, v0: Array, spikes: Array, v_end: Array) -> None:
+    for block in numba.prange((v_end.size + BLOCK - 1) // BLOCK):
+        start, v = block * BLOCK, v_end[block * BLOCK : (block + 1) * BLOCK]
+        stop, each, sent = start + v.size, _part(theta, start, v.size), np.zeros(v.size, v.dtype)
+        _copy(_part(v0, start, v.size), v)
+        for t in range(len(current)):
+            _fire_signed_step(current[t, start:stop], each, v, sent, spikes[t, start:stop])
 
 
 @_parallel
@@ -137,6 +155,19 @@ def _fire_step(step: Array, theta: Array, v: Array, out: Array) -> None:
         m = v[i] + step[i]
         s = m >= theta[i]
         v[i] = m - theta[i] if s else m
+        out[i] = s
+
+
+@_compiled
+def _fire_signed_step(step: Array, theta: Array, v: Array, sent: Array, out: Array) -> None:
+    """``s = [m ≥ θ] − [m ≤ −θ and Σs > 0];  v = m − s·θ``, v and Σs in place."""
+    one, zero = theta.dtype.type(1), theta.dtype.type(0)
+    for i in range(v.size):
+        m = v[i] + step[i]
+        up, down = m >= theta[i], (m <= -theta[i]) & (sent[i] > zero)
+        v[i] = m - theta[i] if up else (m + theta[i] if down else m)
+        s = one if up else (-one if down else zero)
+        sent[i] += s
         out[i] = s
 
 

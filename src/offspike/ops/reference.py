@@ -7,7 +7,7 @@ same bits.
 import torch
 from torch import Tensor
 
-__all__ = ["fire", "probe"]
+__all__ = ["fire", "fire_signed", "probe"]
 
 
 def fire(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
@@ -18,6 +18,21 @@ def fire(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
         m = v + step.to(v.dtype)
         s = m >= theta
         v = torch.where(s, m - theta, m)
+        spikes[t] = s
+    return spikes, v
+
+
+def fire_signed(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
+    """``s = [m ≥ θ] − [m ≤ −θ and Σs > 0];  v = m − s·θ``: a spike too many is taken back by a negative one."""
+    v = v0.expand(current.shape[1:]).clone()
+    sent = torch.zeros_like(v)
+    spikes = torch.empty_like(current)
+    for t, step in enumerate(current):
+        m = v + step.to(v.dtype)
+        up, down = m >= theta, (m <= -theta) & (sent > 0)
+        v = torch.where(up, m - theta, torch.where(down, m + theta, m))
+        s = up.to(v.dtype) - down.to(v.dtype)
+        sent = sent + s
         spikes[t] = s
     return spikes, v
 

@@ -5,15 +5,17 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from offspike.activations import Activation
+from offspike.activations import Bounded
 from offspike.training.recipe import Recipe
 
 __all__ = ["SGD"]
 
+MEMORY = 0.99  # of the running mean of the gradient's norm, a step
+
 
 def _decayed(model: nn.Module, decay_all: bool) -> set[int]:
     """The parameters that weight decay applies to: weights of two or more dimensions that are not a λ."""
-    spared = {id(m.log2_lam) for m in model.modules() if isinstance(m, Activation)}
+    spared = {id(m.log2_lam) for m in model.modules() if isinstance(m, Bounded)}
     return {id(p) for p in model.parameters() if decay_all or (p.ndim > 1 and id(p) not in spared)}
 
 
@@ -23,6 +25,8 @@ class SGD:
     ::
 
         g ← g·min(1, clip/‖g‖) + wd·w        m ← μ·m + g        w ← w − lr·(g + μ·m  if nesterov else  m)
+
+    With ``clip_mean`` = c also ``g ← g·min(1, c·n/‖g‖)``, where n is the running mean of the norm after that.
     """
 
     def __init__(self, model: nn.Module, recipe: Recipe) -> None:
@@ -34,6 +38,7 @@ class SGD:
         self.momenta = [torch.zeros_like(p) for p in self.params]
         self.decayed = [i for i, p in enumerate(self.params) if id(p) in decayed]
         self.lr = torch.zeros((), device=self.params[0].device)
+        self.mean_norm = torch.full_like(self.lr, torch.inf)
         state = {n: t for n, t in model.state_dict(keep_vars=True).items() if t.is_floating_point() and recipe.ema}
         self.averaged = list(state.values())
         self.averages = {n: t.detach().clone() for n, t in state.items()}
@@ -46,6 +51,8 @@ class SGD:
         norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
         if recipe.clip:
             torch._foreach_mul_(grads, (recipe.clip / (norm + 1e-6)).clamp(max=1))
+        if recipe.clip_mean:
+            torch._foreach_mul_(grads, self._within_mean(norm))
         if recipe.weight_decay:
             weights = [self.params[i] for i in self.decayed]
             torch._foreach_add_([grads[i] for i in self.decayed], weights, alpha=recipe.weight_decay)
@@ -61,9 +68,20 @@ class SGD:
             torch._foreach_lerp_(list(self.averages.values()), self.averaged, 1 - recipe.ema)
         return norm
 
+    def _within_mean(self, norm: Tensor) -> Tensor:
+        """The factor that keeps a norm within a multiple of the running mean, which it joins; the first one sets it."""
+        if self.recipe.clip:
+            norm = norm.clamp(max=self.recipe.clip)
+        bounded = torch.minimum(norm, self.recipe.clip_mean * self.mean_norm)
+        joined = torch.lerp(self.mean_norm, bounded, 1 - MEMORY)
+        self.mean_norm.copy_(torch.where(self.mean_norm.isinf(), norm, joined))
+        return bounded / (norm + 1e-12)
+
     def state(self) -> dict[str, Tensor]:
         """Every tensor that a later run needs."""
         state = {f"momentum.{n}": m for n, m in zip(self.names, self.momenta, strict=True)}
+        if self.recipe.clip_mean:
+            state["mean_norm"] = self.mean_norm
         return state | {f"average.{n}": a for n, a in self.averages.items()}
 
     @torch.no_grad()

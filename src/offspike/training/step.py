@@ -27,18 +27,25 @@ logger = logging.getLogger("offspike.train")
 class Step:
     """``step(images, labels)`` trains on one batch; ``sums`` holds Σ loss, Σ correct, Σ gradient norm since the start.
 
-    ``mean`` and ``std`` are those of :class:`~offspike.datasets.Dataset`.
+    ``mean`` and ``std`` are those of :class:`~offspike.datasets.Dataset`; a ``teacher`` is on the same device.
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: SGD, recipe: Recipe, *, mean: tuple[float, ...], std: tuple[float, ...]
+        self,
+        model: nn.Module,
+        optimizer: SGD,
+        recipe: Recipe,
+        *,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        teacher: nn.Module | None = None,
     ) -> None:
         device = optimizer.lr.device
         self.optimizer = optimizer
         self.sums = torch.zeros(3, dtype=torch.float64, device=device)
         self.shift = torch.tensor(mean, device=device).view(-1, 1, 1) * 255
         self.scale = torch.tensor(std, device=device).view(-1, 1, 1) * 255
-        self.recipe = recipe
+        self.recipe, self.teacher = recipe, teacher
         self._forward = self._build(model)
         self._graphed = recipe.graph and device.type == "cuda" and distributed.world_size() == 1
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -71,11 +78,22 @@ class Step:
 
         def forward(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
             with torch.autocast(kind, torch.bfloat16, enabled=low, cache_enabled=False):
-                logits = network((images.float() - self.shift) / self.scale).float()
+                inputs = (images.float() - self.shift) / self.scale
+                logits = network(inputs).float()
             loss = functional.cross_entropy(logits, labels, label_smoothing=self.recipe.label_smoothing)
+            if self.teacher is not None:
+                with torch.no_grad(), torch.autocast(kind, torch.bfloat16, enabled=low, cache_enabled=False):
+                    answers = self.teacher(inputs).float()
+                loss = self._distilled(loss, logits, answers)
             return loss, (logits.argmax(1) == labels).sum()
 
         return torch.compile(forward, dynamic=False) if self.recipe.compile and not several else forward
+
+    def _distilled(self, loss: Tensor, logits: Tensor, answers: Tensor) -> Tensor:
+        """``(1 − w)·loss + w·τ²·KL(teacher ‖ student)``, both softened by the temperature τ (Hinton et al., 2015)."""
+        weight, tau = self.recipe.distill, self.recipe.temperature
+        soft = functional.log_softmax(logits / tau, 1), functional.log_softmax(answers / tau, 1)
+        return (1 - weight) * loss + weight * tau**2 * functional.kl_div(*soft, reduction="batchmean", log_target=True)
 
     def _place(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The batch on the device; on a GPU always at the same address, channels last."""

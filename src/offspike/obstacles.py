@@ -1,0 +1,100 @@
+"""What spikes cannot follow, by the type of a layer and by the name of a function: what it is, and the way out."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+__all__ = ["ADVICE", "FUNCTIONS", "LINEAR", "MODULES", "PREPARE", "Finding", "refuse"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that ``audit`` has to say: where, what, how to mend it, and whether it stops conversion.
+
+    ``where`` is the module's qualified name, ``source`` the file and line in the user's code, where there is one.
+    """
+
+    where: str
+    what: str
+    fix: str
+    fatal: bool
+    source: str = ""
+
+    def __str__(self) -> str:
+        place = f" ({self.source})" if self.source else ""
+        return f"{self.where}{place}: {self.what}. {self.fix}"
+
+
+def refuse(findings: list[Finding]) -> None:
+    """Raise a ValueError that names every fatal finding, if there is one."""
+    fatal = [str(finding) for finding in findings if finding.fatal]
+    if fatal:
+        raise ValueError("this model cannot be converted:\n- " + "\n- ".join(fatal))
+
+
+PREPARE = "osp.prepare(model, osp.QCFS(levels=4), example=x) replaces it; then train or call osp.init_thresholds"
+_POOL = (
+    "the maximum over spikes is not the spike of the maximum; osp.prepare puts average pooling in its place "
+    '(train the network with it), or, with pool="gate", a max-pool that counts spikes'
+)
+_SMOOTH = "a spiking neuron computes a clipped ReLU; train the network with osp.QCFS instead"
+_NORM = "it is not linear in the spikes of one step; use BatchNorm, which is affine once trained"
+_LINEAR = "between two activations a network must be linear in the spikes; take it out, or compute it on the input"
+_FEED_FORWARD = "only feed-forward networks can be converted"
+_ATTENTION = "only networks of linear layers and clipped ReLUs can be converted"
+
+ADVICE: dict[str, tuple[str, str]] = {
+    "relu": ("an activation without a threshold", PREPARE),
+    "pool": ("max-pooling", _POOL),
+    "smooth": ("an activation that spikes cannot follow", _SMOOTH),
+    "norm": ("a normalisation over each sample", _NORM),
+    "softmax": ("a softmax", "leave it out: the largest logit is the same"),
+    "attention": ("softmax attention", _ATTENTION),
+    "recurrent": ("a recurrent layer", _FEED_FORWARD),
+    "nonlinear": ("not linear", _LINEAR),
+    "product": (
+        "a product of spikes with spikes",
+        "the mean of a product is not the product of the means; multiply by a constant or by the input instead",
+    ),
+    "dropout": ("dropout that is always on", "pass training=self.training, or use nn.Dropout"),
+    "mixes": (
+        "an operation on the batch axis: samples feel each other",
+        "axis 0 holds samples, and in the spiking network all their time-steps; work on the other axes",
+    ),
+    "write": ("an assignment into a tensor", "build the tensor with torch.cat or F.pad"),
+    "unknown": (
+        "an operation that offspike does not know",
+        "write it with the operations that offspike.graph lists; if it is linear in each sample, "
+        "make it a layer and name it with offspike.leaves.register_leaf",
+    ),
+}
+
+MODULES: dict[type[nn.Module], str] = {
+    **dict.fromkeys((nn.ReLU, nn.ReLU6, nn.Hardtanh), "relu"),
+    **dict.fromkeys((nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d), "pool"),
+    **dict.fromkeys((nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d), "pool"),
+    **dict.fromkeys((nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU, nn.SELU, nn.CELU, nn.Mish, nn.Softplus), "smooth"),
+    **dict.fromkeys((nn.PReLU, nn.LeakyReLU, nn.Hardswish, nn.Hardsigmoid, nn.RReLU, nn.Softsign, nn.GLU), "smooth"),
+    **dict.fromkeys((nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm), "norm"),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), "norm"),
+    **dict.fromkeys((nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin), "softmax"),
+    **dict.fromkeys((nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell), "recurrent"),
+    **dict.fromkeys((nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.Transformer), "attention"),
+    nn.Bilinear: "product",
+}
+_NAMES = {
+    "relu": "relu relu6",
+    "pool": "max_pool1d max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d",
+    "smooth": "sigmoid tanh gelu silu elu selu celu mish softplus prelu leaky_relu hardswish hardsigmoid hardtanh "
+    "rrelu softsign glu logsigmoid clamp clip clamp_min",
+    "norm": "layer_norm group_norm instance_norm local_response_norm normalize rms_norm",
+    "softmax": "softmax log_softmax softmin gumbel_softmax",
+    "attention": "scaled_dot_product_attention multi_head_attention_forward",
+    "nonlinear": "exp log sqrt rsqrt pow abs square sin cos sign max amax min amin argmax topk sort median norm std "
+    "var maximum minimum floor round reciprocal floordiv mod where eq ne lt le gt ge cumprod prod erf logsumexp",
+    "write": "setitem",
+}
+FUNCTIONS: dict[str, str] = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+
+# Linear, or affine: any argument may carry spikes (a product only one of them, anything else only the first).
+LINEAR = frozenset(("add", "iadd", "sub", "isub", "cat", "concat", "stack"))

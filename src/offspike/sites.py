@@ -1,0 +1,123 @@
+"""Where a model has ReLUs and max-pools, however they are written: as layers, functions or methods, in place or not."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from offspike.capture import Step
+
+__all__ = ["Pool", "Relu", "arguments", "bare", "in_place", "pool", "relu"]
+
+_PARAMETERS = {
+    "relu": "x inplace",
+    "relu6": "x inplace",
+    "leaky_relu": "x negative_slope inplace",
+    "hardtanh": "x min_val max_val inplace",
+    "clamp": "x min max",
+    "clip": "x min max",
+    "clamp_min": "x min",
+    **dict.fromkeys(
+        ("max_pool1d", "max_pool2d", "max_pool3d"), "x kernel_size stride padding dilation ceil_mode return_indices"
+    ),
+    **dict.fromkeys(("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"), "x output_size"),
+}
+_RELUS = ("relu", "relu6", "leaky_relu", "hardtanh", "clamp", "clip", "clamp_min")
+_POOLS: dict[type[nn.Module], int] = {nn.MaxPool1d: 1, nn.MaxPool2d: 2, nn.MaxPool3d: 3}
+_ADAPTIVE: dict[type[nn.Module], int] = {nn.AdaptiveMaxPool1d: 1, nn.AdaptiveMaxPool2d: 2, nn.AdaptiveMaxPool3d: 3}
+
+
+@dataclass(frozen=True)
+class Relu:
+    """``clip(x, 0, cap)``. ``in_place`` says that it also changes x."""
+
+    x: Any
+    cap: float | None = None
+    in_place: bool = False
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A max-pool over ``axes`` axes, as the arguments of its layer."""
+
+    x: Any
+    axes: int
+    options: dict[str, Any]
+    adaptive: bool = False
+
+
+def bare(step: Step) -> str:
+    """The name of what a step calls, without where it comes from and the mark of in-place methods."""
+    return step.target.rpartition(".")[2].rstrip("_")
+
+
+def arguments(step: Step) -> dict[str, Any]:
+    """The arguments of a function of this file, by name."""
+    return dict(zip(_PARAMETERS[bare(step)].split(), step.args, strict=False)) | step.kwargs
+
+
+def in_place(step: Step, module: nn.Module | None = None) -> bool:
+    """Whether a step changes its first argument: ``relu_``, ``iadd``, ``inplace=True``."""
+    if module is not None:
+        return bool(getattr(module, "inplace", False))
+    if step.kind == "function" and step.target in ("operator.iadd", "operator.isub", "operator.imul"):
+        return True
+    mark = step.kind in ("function", "method") and step.target.endswith("_")
+    flag = step.kind == "function" and bare(step) in _RELUS and arguments(step).get("inplace", False)
+    return bool(mark or flag or step.target == "operator.itruediv")
+
+
+def relu(step: Step, module: nn.Module | None = None) -> Relu | None:
+    """The ReLU that a step is (``module``: the layer that it calls), or None."""
+    if module is not None:
+        bounds = _module_bounds(module)
+        x = step.args[0] if step.args else next(iter(step.kwargs.values()), None)
+    elif step.kind in ("function", "method") and bare(step) in _RELUS:
+        bounds, x = _bounds(bare(step), arguments(step)), arguments(step).get("x")
+    else:
+        return None
+    if bounds is None or bounds[0] != 0 or (bounds[1] is not None and not bounds[1] > 0):
+        return None
+    return Relu(x, bounds[1], in_place(step, module))
+
+
+def pool(step: Step, module: nn.Module | None = None) -> Pool | None:
+    """The max-pool that a step is, or None."""
+    if module is not None:
+        kind, adaptive = type(module), type(module) in _ADAPTIVE
+        axes = {**_POOLS, **_ADAPTIVE}.get(kind)
+        names = _PARAMETERS["adaptive_max_pool1d" if adaptive else "max_pool1d"].split()[1:]
+        if axes is None:
+            return None
+        return Pool(step.args[0], axes, {name: getattr(module, name) for name in names}, adaptive)
+    if step.kind != "function" or "max_pool" not in bare(step):
+        return None
+    values, adaptive = arguments(step), bare(step).startswith("adaptive")
+    if adaptive:
+        values = {name: values[name] for name in ("x", "output_size")}
+    return Pool(values.pop("x"), int(bare(step)[-2]), values, adaptive)
+
+
+def _module_bounds(module: nn.Module) -> tuple[Any, Any] | None:
+    match module:
+        case nn.ReLU6():  # a Hardtanh too
+            return 0, 6.0
+        case nn.ReLU():
+            return 0, None
+        case nn.Hardtanh():
+            return module.min_val, module.max_val
+        case nn.LeakyReLU(negative_slope=0.0):
+            return 0, None
+    return None
+
+
+def _bounds(name: str, values: dict[str, Any]) -> tuple[Any, Any] | None:
+    if name in ("relu", "relu6"):
+        return 0, 6.0 if name == "relu6" else None
+    if name == "leaky_relu":
+        return (0, None) if values.get("negative_slope", 0.01) == 0 else None
+    if name == "hardtanh":
+        return values.get("min_val", -1.0), values.get("max_val", 1.0)
+    least, most = values.get("min"), values.get("max")
+    numbers = all(bound is None or isinstance(bound, int | float) for bound in (least, most))
+    return (least, most) if numbers and least is not None else None

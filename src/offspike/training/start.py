@@ -1,0 +1,51 @@
+"""Where a training begins: a network by its name, and weights that another network has learnt."""
+
+import torch
+from torch import nn
+
+from offspike.activations import QCFS, ClippedReLU
+from offspike.training.recipe import TrainingError
+from offspike.zoo import NETWORKS
+
+__all__ = ["begin_from", "network"]
+
+
+def network(
+    name: str, levels: str, *, shape: tuple[int, int, int], classes: int, seed: int = 0, dropout: float = 0.0
+) -> nn.Module:
+    """A network of the zoo for images of this shape (channels, height, width), its weights drawn from ``seed``.
+
+    ``levels`` is L of QCFS, or "relu", or "clip" for a clipped ReLU; ``dropout`` is that of VGG-16's linear layers.
+    """
+    if name not in NETWORKS:
+        raise ValueError(f"unknown network {name!r}; there are {', '.join(NETWORKS)}")
+    if not (levels.isdigit() and int(levels)) and levels not in ("relu", "clip"):
+        raise ValueError(f'levels must be a number from 1, "relu" or "clip", got {levels!r}')
+    channels, height, width = shape
+    if height != width:
+        raise ValueError(f"the networks take square images, these are {height}x{width}")
+    plain: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "clip": ClippedReLU}
+    activation = plain[levels]() if levels in plain else QCFS(int(levels))
+    extra = {"dropout": dropout} if name == "vgg16" else {}
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        model: nn.Module = NETWORKS[name](
+            classes=classes, activation=activation, channels=channels, size=height, **extra
+        )
+    return model
+
+
+def begin_from(model: nn.Module, origin: nn.Module) -> bool:
+    """Give ``model`` the weights of ``origin``, layer by layer; True if λ came along too.
+
+    The two may differ in L and in their activations: from a ReLU network there is no λ to take, so set it from data.
+    """
+    own, given = model.state_dict(), origin.state_dict()
+    thresholds = {name for name in own if name.endswith("log2_lam")}
+    taken = {name: value for name, value in given.items() if not name.endswith("log2_lam") or name in thresholds}
+    differing = sorted((own.keys() - thresholds) ^ (taken.keys() - thresholds))
+    differing += [name for name in taken if name in own and own[name].shape != taken[name].shape]
+    if differing:
+        raise TrainingError(f"these weights belong to another network: {differing[0]} does not fit")
+    model.load_state_dict(taken, strict=False)
+    return thresholds <= taken.keys()

@@ -1,0 +1,192 @@
+"""What must be refused, with the line: each model marks the line that its message has to name."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Net(nn.Module):
+    """A convolution, the obstacle, a classifier."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2, self.fc = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1), nn.Linear(4, 3)
+        self.norm, self.gelu, self.attention = nn.LayerNorm(4), nn.GELU(), nn.MultiheadAttention(4, 2)
+        self.lstm, self.tokens = nn.LSTM(4, 4, batch_first=True), nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = self.middle(F.relu(self.conv1(x)))
+        return self.fc(F.relu(self.conv2(x)).mean((2, 3)))
+
+    def middle(self, x):
+        raise NotImplementedError
+
+
+class Sigmoid(Net):
+    def middle(self, x):
+        return torch.sigmoid(x)  # line sigmoid
+
+
+class Tanh(Net):
+    def middle(self, x):
+        return x.tanh()  # line tanh
+
+
+class Gelu(Net):
+    def middle(self, x):
+        return self.gelu(x)  # line gelu
+
+
+class Silu(Net):
+    def middle(self, x):
+        return x + F.silu(x)  # line silu
+
+
+class Swish(Net):
+    def middle(self, x):
+        return x * x  # line product
+
+
+class SqueezeExcite(Net):
+    """A gate in [0, 1]: clipped, so it is not the sigmoid that is wrong with it."""
+
+    def middle(self, x):
+        gate = F.hardtanh(x.mean((2, 3), keepdim=True), 0.0, 1.0)
+        return x * gate  # line gate
+
+
+class LayerNorm(Net):
+    def middle(self, x):
+        x = x.permute(0, 2, 3, 1)
+        return self.norm(x).permute(0, 3, 1, 2)  # line norm
+
+
+class FunctionalNorm(Net):
+    def middle(self, x):
+        return F.normalize(x, dim=1)  # line normalize
+
+
+class Attention(Net):
+    def middle(self, x):
+        b, c, h, w = x.shape
+        tokens = x.flatten(2).transpose(1, 2)
+        weights = torch.softmax(tokens @ tokens.transpose(1, 2), dim=-1)  # line softmax
+        return (weights @ tokens).transpose(1, 2).reshape(b, c, h, w)
+
+
+class LastSoftmax(Net):
+    def forward(self, x):
+        return F.softmax(self.fc(F.relu(self.conv1(x)).mean((2, 3))), dim=1)  # line last softmax
+
+    def middle(self, x):
+        return x
+
+
+class Recurrent(Net):
+    def middle(self, x):
+        seen, _ = self.lstm(x.flatten(2).transpose(1, 2))  # line lstm
+        return seen.transpose(1, 2).view_as(x)
+
+
+class BatchMean(Net):
+    def middle(self, x):
+        return x - x.mean(0, keepdim=True)  # line batch mean
+
+
+class BatchFlip(Net):
+    def middle(self, x):
+        return (x + x.flip(0)) / 2  # line flip
+
+
+class BatchIndex(Net):
+    def middle(self, x):
+        return x - x[:1]  # line index
+
+
+class BatchInView(Net):
+    """Nothing says axis 0, yet samples change places."""
+
+    def middle(self, x):
+        b, c, h, w = x.shape
+        return x.permute(1, 0, 2, 3).reshape(b, c, h, w)  # line view
+
+
+class BatchStatistics(Net):
+    def __init__(self):
+        super().__init__()
+        self.bn = nn.BatchNorm2d(4, track_running_stats=False)
+
+    def middle(self, x):
+        return self.bn(x)  # line statistics
+
+
+class DataDependent(Net):
+    def middle(self, x):
+        if x.mean() > 0.5:  # line branch
+            return x / 2
+        return x
+
+
+class BatchDependent(Net):
+    def middle(self, x):
+        return x / 2 if x.shape[0] > 1 else x  # line batch size
+
+
+class AlwaysDropout(Net):
+    def middle(self, x):
+        return F.dropout(x, 0.5)  # line dropout
+
+
+class Leaky(Net):
+    def middle(self, x):
+        return F.leaky_relu(x - 1, 0.1)  # line leaky
+
+
+class Assigned(Net):
+    def middle(self, x):
+        x[:, 0] = 0  # line assign
+        return x
+
+
+class Unknown(Net):
+    def middle(self, x):
+        return torch.fft.fft2(x).real  # line unknown
+
+
+class Absolute(Net):
+    def middle(self, x):
+        return x - x.abs()  # line abs
+
+
+class Divided(Net):
+    def middle(self, x):
+        return x / (1 + x)  # line division
+
+
+IMAGE = [(3, 4, 4)]
+MODELS = {
+    "sigmoid": (Sigmoid, IMAGE, "torch.sigmoid is an activation that spikes cannot follow", "sigmoid"),
+    "tanh": (Tanh, IMAGE, "tanh is an activation that spikes cannot follow", "tanh"),
+    "gelu": (Gelu, IMAGE, r"gelu \(.*GELU is an activation that spikes cannot follow", "gelu"),
+    "silu": (Silu, IMAGE, "silu is an activation that spikes cannot follow", "silu"),
+    "product": (Swish, IMAGE, "a product of spikes with spikes", "product"),
+    "squeeze and excite": (SqueezeExcite, IMAGE, "a product of spikes with spikes", "gate"),
+    "layer norm": (LayerNorm, IMAGE, r"norm \(.*LayerNorm is a normalisation over each sample", "norm"),
+    "normalize": (FunctionalNorm, IMAGE, "normalize is a normalisation over each sample", "normalize"),
+    "attention": (Attention, IMAGE, "softmax is softmax attention", "softmax"),
+    "last softmax": (LastSoftmax, IMAGE, "leave it out: the largest logit is the same", "last softmax"),
+    "recurrent": (Recurrent, IMAGE, "lstm.*LSTM is a recurrent layer", "lstm"),
+    "batch mean": (BatchMean, IMAGE, "mean is an operation on the batch axis", "batch mean"),
+    "batch flip": (BatchFlip, IMAGE, "flip is an operation on the batch axis", "flip"),
+    "batch index": (BatchIndex, IMAGE, "getitem is an operation on the batch axis", "index"),
+    "batch in a view": (BatchInView, IMAGE, "is an operation on the batch axis", "view"),
+    "batch statistics": (BatchStatistics, IMAGE, "BatchNorm2d is an operation on the batch axis", "statistics"),
+    "data-dependent control flow": (DataDependent, IMAGE, "control flow depends on the data", "branch"),
+    "batch-dependent control flow": (BatchDependent, IMAGE, "depends on the size of the batch", "batch size"),
+    "dropout that is always on": (AlwaysDropout, IMAGE, "dropout is dropout that is always on", "dropout"),
+    "leaky relu": (Leaky, IMAGE, "leaky_relu is an activation that spikes cannot follow", "leaky"),
+    "assignment": (Assigned, IMAGE, "item assignment", "assign"),
+    "unknown": (Unknown, IMAGE, "an operation that offspike does not know", "unknown"),
+    "absolute value": (Absolute, IMAGE, "abs is not linear", "abs"),
+    "division": (Divided, IMAGE, "truediv is not linear", "division"),
+}

@@ -1,0 +1,123 @@
+"""Sizes, slices and Python control flow that does not depend on the data."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Patches(nn.Module):
+    """An image cut into patches by reshape and permute, mixed by linear layers (an MLP-Mixer without norms)."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.tokens, self.channels = nn.Linear(12, 8), nn.Linear(16, 16), nn.Linear(8, 8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        b, c, h, w = x.shape
+        p = 2
+        x = x.reshape(b, c, h // p, p, w // p, p).permute(0, 2, 4, 1, 3, 5).reshape(b, -1, c * p * p)
+        x = F.relu(self.embed(x))
+        x = x + F.relu(self.tokens(x.transpose(1, 2))).transpose(1, 2)
+        x = x + F.relu(self.channels(x))
+        return self.head(x.mean(1))
+
+
+class Assertive(nn.Module):
+    """Checks and loops on sizes, an early return that is never taken."""
+
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList([nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)])
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        assert x.shape[1] == 2, "two channels"
+        if x.dim() != 4:
+            return x
+        for conv in self.convs:
+            x = F.relu(conv(x))
+            if x.shape[-1] > 4:
+                x = F.avg_pool2d(x, 2)
+        parts = [x[:, :, i] for i in range(x.size(2))]
+        return self.head(torch.stack(parts, dim=2).mean(dim=(2, 3)))
+
+
+class Cropped(nn.Module):
+    """Centre crops to the smaller branch, ``split``, negative slices, ellipsis, ``unsqueeze`` and ``squeeze``."""
+
+    def __init__(self):
+        super().__init__()
+        self.valid, self.same = nn.Conv2d(2, 4, 3), nn.Conv2d(2, 4, 3, padding=1)
+        self.last = nn.Linear(3, 3)
+
+    def forward(self, x):
+        a, b = F.relu(self.valid(x)), F.relu(self.same(x))
+        margin = (b.shape[2] - a.shape[2]) // 2
+        both = a - b[:, :, margin:-margin, margin:-margin]
+        one, three = torch.split(both, [1, 3], dim=1)
+        x = (three + one)[..., :4, :4].mean(-1).mean(-1)
+        return self.last(x.unsqueeze(1)).squeeze(1)
+
+
+class Attributes(nn.Module):
+    """Parameters and buffers used directly: input normalisation, layer scale, a learned bias, ``F.linear``."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.tensor([0.25, 0.5]).view(1, 2, 1, 1))
+        self.scale = nn.Parameter(torch.tensor([0.5, 1.0, 2.0, 1.0]).view(4, 1, 1))
+        self.weight = nn.Parameter(torch.tensor([[0.5, -1.0, 0.25, 1.0], [1.0, 0.5, -0.5, -1.0]]))
+        self.conv1, self.conv2 = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 1)
+
+    def forward(self, x):
+        x = (x - self.mean) / 2
+        x = F.relu(self.conv1(x))
+        x = x + self.scale * F.relu(self.conv2(x))
+        return F.linear(x.sum((2, 3)) / x.shape[2], self.weight)
+
+
+class ImageMeetsSpikes(nn.Module):
+    """The image is fed in again further down, and scales the features."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(6, 6), nn.Linear(12, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        y = F.relu(self.first(x))
+        y = F.relu(self.second(torch.cat([y, x], 1)))
+        return self.head(y * x + y)
+
+
+class Counted(nn.Module):
+    """Stochastic depth and drop path in eval mode, options from a configuration, a deep nest of Sequentials."""
+
+    def __init__(self, config=("relu", "linear", "relu")):
+        super().__init__()
+        self.config = config
+        self.body = nn.Sequential(nn.Sequential(nn.Sequential(nn.Linear(6, 6)), nn.Sequential(nn.Linear(6, 6))))
+        self.head, self.drop = nn.Linear(6, 3), 0.5
+
+    def drop_path(self, x):
+        if self.drop == 0.0 or not self.training:
+            return x
+        return x * torch.rand(x.shape[0], 1).bernoulli() / self.drop
+
+    def forward(self, x, scale=1.0, mask=None):
+        if mask is not None:
+            x = x * mask
+        for block in self.body[0]:
+            for kind in self.config:
+                x = F.relu(x) if kind == "relu" else x + self.drop_path(block(x))
+        return self.head(x) * scale
+
+
+MODELS = {
+    "patches": (Patches, [(3, 8, 8)]),
+    "assertive": (Assertive, [(2, 8, 8)]),
+    "cropped": (Cropped, [(2, 6, 6)]),
+    "attributes": (Attributes, [(2, 4, 4)]),
+    "image meets spikes": (ImageMeetsSpikes, [(6,)]),
+    "configured": (Counted, [(6,)]),
+}

@@ -1,0 +1,95 @@
+"""Findings: where, what, fix, fatal, and the line."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import offspike as osp
+from gallery import ACCEPTED
+
+
+class Inner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.act = nn.Linear(4, 4), nn.SiLU()
+
+    def forward(self, x):
+        return self.act(self.fc(x)) + torch.tanh(x)  # both
+
+
+class Many(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.Sequential(Inner(), Inner())
+
+    def forward(self, x):
+        return F.softmax(self.blocks(F.relu(x)), -1)
+
+
+def test_every_obstacle_in_order_with_its_name_and_line():
+    findings = osp.audit(Many(), torch.rand(2, 4))
+    said = [(f.where, f.what.partition(" ")[0].rpartition(".")[2]) for f in findings[1:]]
+    both = [("SiLU", "blocks.{}.act"), ("tanh", "blocks.{}")]
+    expected = [(where.format(k), what) for k in range(2) for what, where in both]
+    assert said == [("the model", "relu"), *expected, ("the model", "softmax")]
+    with open(__file__) as file:
+        line = next(number for number, text in enumerate(file, 1) if text.rstrip().endswith("# both"))
+    assert [f.source for f in findings[2:6]] == [f"{__file__}, line {line}"] * 4
+    assert all(f.fatal and f.fix for f in findings)
+    assert f"blocks.1.act ({__file__}, line {line}): SiLU is" in str(findings[4])
+
+
+def test_convert_refuses_with_the_same_findings():
+    model = Many()
+    with pytest.raises(ValueError, match="this model cannot be converted") as caught:
+        osp.convert(model, osp.methods.cos(4), example=torch.rand(2, 4))
+    assert all(str(finding) in str(caught.value) for finding in osp.audit(model, torch.rand(2, 4)))
+
+
+@pytest.mark.parametrize("name", ["vgg", "vision resnet", "siamese", "assertive", "u-net"])
+def test_nothing_is_found_in_a_prepared_network(name):
+    make, shapes = ACCEPTED[name]
+    example = tuple(torch.rand(2, *shape) for shape in shapes)
+    ann = osp.prepare(make(), osp.QCFS(4), example=example)
+    assert osp.audit(ann, example) == []
+
+
+def test_layers_that_are_never_called_do_not_matter():
+    class Unused(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.act, self.auxiliary = nn.Linear(2, 2), osp.QCFS(4), nn.Sequential(nn.Sigmoid())
+
+        def forward(self, x):
+            return self.act(self.fc(x))
+
+    assert osp.audit(Unused(), torch.rand(2, 2)) == []
+
+
+def test_a_layer_of_unknown_kind_is_named():
+    model = nn.Sequential(nn.Linear(4, 4), osp.QCFS(4), nn.CosineSimilarity(), nn.Linear(4, 4))
+    findings = osp.audit(nn.Sequential(*model[:2], nn.Threshold(0.1, 20.0)))
+    assert [f.where for f in findings] == ["2"]
+    assert "Threshold is an operation that offspike does not know" in findings[0].what
+
+
+def test_the_model_is_left_alone():
+    model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), osp.QCFS(4))
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    osp.audit(model, torch.rand(2, 1, 4, 4))
+    assert model.training
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_sequences_and_sizes_are_not_the_batch():
+    class Fine(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.act = osp.QCFS(4)
+
+        def forward(self, x):
+            a, b = self.act(x).chunk(2, 1)
+            return torch.stack([a, b], 1).sum(1).reshape(x.shape[0], -1) * x.shape[1] / x.size()[1]
+
+    assert osp.audit(Fine(), torch.rand(2, 4)) == []
