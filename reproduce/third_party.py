@@ -107,16 +107,23 @@ def main() -> None:
     first = chosen.images if chosen.on == "train" else 0
     last = None if chosen.limit is None else first + chosen.limit
     x, y = measured.images[first:last], measured.labels[first:last]
-    results = []
     with Progress() as bars:
         for steps in chosen.steps:
-            results.append(measure(ann, steps, calibration, x, y, chosen, bars))
-            print(json.dumps({k: v for k, v in results[-1].items() if k != "method"}), flush=True)
+            result = measure(ann, steps, calibration, x, y, chosen, bars)
+            print(json.dumps({k: v for k, v in result.items() if k != "method"}), flush=True)
             if chosen.out:
-                chosen.out.mkdir(parents=True, exist_ok=True)
                 how = {"images": f"{len(y)} of CIFAR-10 {chosen.on}", "calibration": f"{len(calibration)} of train"}
-                record = {**provenance(**how), "spikes": "binary", "results": results}
-                (chosen.out / "record.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+                write(chosen.out, {**result, **provenance(**how)})
+
+
+def write(folder: Path, run: dict[str, object]) -> None:
+    """Into the folder's record; a run for the same T takes the place of the old one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "record.json"
+    runs = json.loads(path.read_text())["runs"] if path.exists() else []
+    runs = sorted([*(old for old in runs if old["T"] != run["T"]), run], key=lambda each: each["T"])
+    record = {"what": "a third-party ReLU ResNet-20 converted without training; binary spikes", "runs": runs}
+    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
 def measure(

@@ -74,6 +74,56 @@ def test_a_layer_of_unknown_kind_is_named():
     assert "Threshold is an operation that offspike does not know" in findings[0].what
 
 
+class Odd(nn.Module):
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.fc, self.act = how, nn.Linear(4, 4), osp.QCFS(4)
+
+    def forward(self, x):
+        return self.how(self.act(self.fc(x)))
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (lambda x: x / x, "not linear"),
+        (lambda x: 1 / (x + 1), "not linear"),
+        (lambda x: x * torch.rand(x.shape[0], 1), "cannot be captured"),
+        (lambda x: x @ x.transpose(0, 1), "product"),
+        (lambda x: x**2, "not linear"),
+        (lambda x: x.sum(-2), "batch axis"),
+        (lambda x: x.view(2, -1), "batch axis"),
+        (lambda x: x.flatten(0), "batch axis"),
+        (lambda x: x * x.shape[0], "batch axis"),
+        (lambda x: torch.cat([x, x]), "batch axis"),
+        (lambda x: x.roll(1, 0), "batch axis"),
+        (lambda x: F.batch_norm(x, None, None, training=True), "batch axis"),
+        (lambda x: torch.maximum(x, x + 1), "not linear"),
+        (lambda x: torch.stack([2 * row for row in x]), "control flow depends on the data"),
+        (lambda x: x * len(x), "control flow depends on the data"),
+    ],
+)
+def test_what_mangles_spikes_is_never_let_through(how, said):
+    findings = osp.audit(Odd(how), torch.rand(2, 4))
+    assert any(said in str(finding) for finding in findings if finding.fatal), [str(f) for f in findings]
+
+
+def test_forward_must_name_its_inputs():
+    class Stars(nn.Module):
+        def forward(self, *xs):
+            return xs
+
+    with pytest.raises(ValueError, match="names no inputs"):
+        osp.convert(Stars(), osp.methods.cos(4))
+
+
+def test_parametrised_layers_are_layers():
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.ReLU(), nn.Linear(4, 2))
+    x = torch.rand(3, 4)
+    ann = osp.prepare(model.eval(), osp.QCFS(4), example=x)
+    assert torch.allclose(osp.convert(ann, osp.methods.exact(4))(x, 4).mean(0), ann(x), atol=1e-6)
+
+
 def test_the_model_is_left_alone():
     model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), osp.QCFS(4))
     before = {key: value.clone() for key, value in model.state_dict().items()}

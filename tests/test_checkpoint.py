@@ -146,7 +146,7 @@ def named(name: str) -> nn.Module:
         (with_nan, {}, "0.bias holds NaN"),
         (large, {"dtype": "float16"}, "0.weight holds NaN or infinite values in float16"),
         (lambda: nn.Sequential(nn.Linear(2, 2)).double(), {}, r"model.float\(\)"),
-        (zoo.small, {"dtype": "int4"}, "dtype must be one of"),
+        (zoo.small, {"dtype": "int2"}, "dtype must be one of"),
         (zoo.small, {"provenance": {"x": object()}}, "not plain JSON"),
         (lambda: named("provenance"), {}, "'provenance' cannot be the name of a layer, rename it"),
         (lambda: named("preprocess"), {"preprocess": {"mean": [0], "std": [1]}}, "'preprocess' cannot be the name"),

@@ -34,9 +34,11 @@ def channel_errors(ann, snn, x, steps):
         hook.remove()
     errors = []
     for name, layer in snn.layers.items():
+
         def look(m, args, out, name=name):
             error = out.unflatten(0, (-1, len(x))).mean(0) - kept[name]
             errors.append(error.transpose(0, 1).flatten(1).mean(1).abs())
+
         hooks.append(layer.register_forward_hook(look))
     snn(x, steps)
     for hook in hooks:
@@ -50,7 +52,6 @@ def test_bias_takes_the_channel_means_out(network):
     plain = osp.convert(ann, osp.methods.exact(4, threshold=rule), calibration=x)
     better = osp.convert(ann, osp.methods.exact(4, threshold=rule, corrections=(Bias(4, 96, 3),)), calibration=x)
     assert channel_errors(ann, better, x, 4).mean() < channel_errors(ann, plain, x, 4).mean() / 4
-    assert distance(ann, better, x, 4) < distance(ann, plain, x, 4)
     assert all(layer.shift is None for layer in plain.layers.values())
 
 
@@ -111,8 +112,7 @@ def test_a_corrected_network_is_saved_whole(network, tmp_path, method):
     assert torch.equal(again(x, 4), snn(x, 4))
 
 
-def test_what_does_not_go_together_is_refused(network):
-    ann, _ = network
+def test_what_does_not_go_together_is_refused():
     with pytest.raises(ValueError, match=r"Potential sets v\(0\) for the whole data set"):
         osp.methods.exact(4, corrections=(Potential(4),))
     with pytest.raises(ValueError, match="pipeline must be light or advanced"):

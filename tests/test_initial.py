@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from exact import GRID, ann_count, currents, simulate, thresholds
 from offspike import ops
-from offspike.initial import Constant, Exact, Residual, Shift, Uniform, calibrate_and_fire
+from offspike.initial import Constant, Exact, Residual, Shift, Silence, Uniform, calibrate_and_fire
 
 POLICIES = [
     Constant(),
@@ -143,3 +143,13 @@ def test_bad_options_are_refused(build, message):
 def test_too_few_steps_are_refused():
     with pytest.raises(ValueError, match="listens to rho=4 steps and was given 3"):
         Exact(4)(torch.zeros(3, 2), 1.0)
+
+
+@given(currents(min_steps=3), thresholds)
+def test_silence_is_srp(current, theta):
+    """Who ends phase 1 with nothing left stays silent; the others do what they do from θ/2."""
+    tau = len(current) - 1
+    spikes, _ = ops.fire(current, theta, Silence(tau)(current, theta))
+    plain, _ = ops.fire(current, theta, theta / 2)
+    _, v_end = ops.fire(current[:tau], theta, theta / 2)
+    assert torch.equal(spikes, plain * (v_end > 1e-3 * theta))

@@ -82,6 +82,15 @@ def test_fire(kernels, steps, neurons, dtype):
 
 @each_dtype
 @each_size
+def test_fire_signed(steps, neurons, dtype):
+    module = importlib.import_module("offspike.ops.cpu")  # a GPU runs the specification
+    current, pairs = operands(steps, neurons, dtype, "cpu")
+    for theta, v0 in pairs:
+        assert same(module.fire_signed(current - 0.3, theta, v0), reference.fire_signed(current - 0.3, theta, v0))
+
+
+@each_dtype
+@each_size
 def test_probe(kernels, steps, neurons, dtype):
     module, device = kernels
     current, pairs = operands(steps, neurons, dtype, device)

@@ -18,6 +18,8 @@ def test_vgg16_first_answers_at_tick_61():
         (methods.exact(4), 4, 4, 8, 15 * 4 + 4),
         (methods.cos(4, iterations=3), 4, 4, 16, 15 * 12 + 4),
         (methods.cos_light(4, schedule="causal"), 2, 6, 6, 6),
+        (methods.srp(4), 2, 6, 6, 6),
+        (methods.snm(), 8, 8, 8, 8),
         (methods.cos(4, iterations=2, schedule="causal"), 2, 6, 10, 10),
     ],
 )

@@ -3,8 +3,11 @@ import json
 import pytest
 
 from offspike import methods
-from offspike.initial import Constant, Exact, Residual, Shift, Uniform
-from offspike.methods import Method
+from offspike.corrections import Bias, HalfStep, Weights
+from offspike.initial import Constant, Exact, Residual, Shift, Silence, Uniform
+from offspike.methods import METHODS, Method
+from offspike.neurons import SignedIF
+from offspike.thresholds import LeastError, Maximum, Percentile
 
 
 def test_a_method_is_a_value():
@@ -16,12 +19,33 @@ def test_a_method_is_a_value():
 
 
 @pytest.mark.parametrize(
-    "policy", [Constant(0.25), Uniform(7), Residual(3), Shift(5, 2, 0.01, "pin"), Exact(6, "near")]
+    "policy", [Constant(0.25), Uniform(7), Residual(3), Shift(5, 2, 0.01, "pin"), Exact(6, "near"), Silence(3)]
 )
 @pytest.mark.parametrize("schedule", ["layerwise", "causal"])
 def test_a_method_survives_json(policy, schedule):
     method = Method("mine", policy, schedule=schedule)
     assert Method.from_dict(json.loads(json.dumps(method.to_dict()))) == method
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_published_method_survives_json(name):
+    method = methods.by_name(name)
+    assert Method.from_dict(json.loads(json.dumps(method.to_dict()))) == method
+    assert hash(method) == hash(methods.by_name(name))
+
+
+def test_combinations_are_plain_values():
+    method = Method("mine", Exact(8), SignedIF(), "causal", Percentile(99.0, "channel"), (HalfStep(8), Weights(8)))
+    assert Method.from_dict(json.loads(json.dumps(method.to_dict()))) == method
+    free = methods.exact(8, threshold=LeastError(8), corrections=(Bias(8),))
+    assert (free.initial, free.threshold, free.needs_data) == (methods.exact(8).initial, LeastError(8), True)
+    assert methods.srp(4, threshold=Maximum()).threshold == Maximum()
+    assert not methods.srp(4).needs_data
+
+
+def test_what_was_written_before_thresholds_and_corrections_is_read():
+    old = {"name": "cos", "initial": {"policy": "Shift", "rho": 4}, "schedule": "layerwise"}
+    assert Method.from_dict(old) == methods.cos(4)
 
 
 @pytest.mark.parametrize(

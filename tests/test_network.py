@@ -18,6 +18,8 @@ METHODS = {
     "causal light": osp.methods.cos_light(4, schedule="causal"),
     "causal cos": osp.methods.cos(4, schedule="causal"),
     "causal exact": osp.methods.exact(4, schedule="causal"),
+    "srp": osp.methods.srp(4),
+    "signed": osp.Method("signed", osp.initial.Constant(0.5), osp.neurons.SignedIF()),
 }
 
 

@@ -12,6 +12,8 @@ from exact import dyadic, dyadic_images
 from offspike.clock import Clock
 from offspike.pooling import GatedMaxPool
 
+COS = osp.methods.cos(4, iterations=4, eps=2.0**-10)
+
 
 def pooled(pool, x):
     """``[T, B, …]`` through the pool as in a network."""
@@ -20,7 +22,7 @@ def pooled(pool, x):
         return clock.unfold(pool(clock.fold(x)))
 
 
-@given(st.integers(1, 9), st.floats(0.01, 3.0, width=32), st.integers(0, 2**16))
+@given(st.integers(1, 9), st.floats(2.0**-6, 3.0, width=32), st.integers(0, 2**16))
 def test_the_pooled_count_is_the_maximum_of_the_counts(steps, theta, seed):
     draw = torch.Generator().manual_seed(seed)
     spikes = torch.randint(0, 2, (steps, 2, 3, 8, 6), generator=draw).float()
@@ -47,7 +49,7 @@ def test_currents_add_up_as_well(seed):
 
 @pytest.mark.parametrize("order", ["after the activation", "before the activation"])
 @pytest.mark.parametrize("pool", [nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1), nn.AdaptiveMaxPool2d(2)], ids=str)
-@pytest.mark.parametrize("method", [osp.methods.exact(4), osp.methods.cos(4, iterations=4, eps=2.0**-10)], ids=str)
+@pytest.mark.parametrize("method", [osp.methods.exact(4), COS], ids=lambda method: method.name)
 @torch.no_grad()
 def test_the_snn_with_max_pools_equals_its_ann_bit_for_bit(pool, method, order):
     torch.manual_seed(0)
@@ -61,7 +63,7 @@ def test_the_snn_with_max_pools_equals_its_ann_bit_for_bit(pool, method, order):
     relu = osp.prepare(model, osp.activations.Rectifier(), example=x, pool="gate")
     assert torch.allclose(relu(x), model(x), atol=1e-6), "in the ANN it is plain max-pooling"
     snn = osp.convert(ann, method)
-    assert len(ann(x).unique(dim=0)) > 3
+    assert len(ann(x).unique(dim=0)) > 2
     long = snn(x, steps=6)
     assert torch.equal(snn(x, steps=4).mean(0), ann(x))
     assert torch.equal(long[:4], snn(x, steps=4))

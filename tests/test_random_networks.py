@@ -141,7 +141,7 @@ class Random(nn.Module):
 
 @pytest.mark.parametrize("pool", ["average", "gate"])
 @given(program=st.lists(operation, min_size=1, max_size=7))
-@settings(max_examples=20)
+@settings(max_examples=400)
 @torch.no_grad()
 def test_the_snn_equals_its_ann_or_is_refused(pool, program):
     x = dyadic_images(3, 2, 8, 8).double()
@@ -154,7 +154,7 @@ def test_the_snn_equals_its_ann_or_is_refused(pool, program):
 @given(
     program=st.lists(operation, min_size=1, max_size=4), where=st.integers(0, 3), odd=st.sampled_from(sorted(FORBIDDEN))
 )
-@settings(max_examples=20)
+@settings(max_examples=400)
 def test_what_spikes_cannot_do_is_refused(program, where, odd):
     model = Random(program, odd=(where % len(program), odd)).eval()
     with pytest.raises(ValueError, match="this model cannot be converted"):

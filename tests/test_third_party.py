@@ -26,14 +26,14 @@ def model():
 @torch.no_grad()
 def test_the_relu_resnet20_converts(model):
     torch.manual_seed(0)
-    x = torch.randn(4, 3, 32, 32)
-    ann = osp.prepare(model, osp.QCFS(levels=16), example=x)
+    x = torch.randn(2, 3, 32, 32)
+    ann = osp.prepare(model, osp.QCFS(levels=8), example=x)
     assert sum(isinstance(m, osp.QCFS) for m in ann.modules()) == 19
     assert "layer1.0.relu_1" in dict(ann.named_modules())
     osp.init_thresholds(ann, x)
-    snn = osp.convert(ann, osp.methods.exact(rho=16))
-    logits = snn(x, steps=16)
-    assert logits.shape == (16, 4, 10)
+    snn = osp.convert(ann, osp.methods.exact(rho=8))
+    logits = snn(x, steps=8)
+    assert logits.shape == (8, 2, 10)
     assert torch.allclose(logits.mean(0), ann(x), atol=0.05 * float(ann(x).abs().max()))
     assert torch.equal(logits.mean(0).argmax(1), ann(x).argmax(1))
 

@@ -5,7 +5,10 @@ from offspike.activations import QCFS, ClippedReLU
 from offspike.activations import Rectifier as ReLU
 from offspike.checkpoint import load, save
 from offspike.convert import convert
+from offspike.energy import CostModel, energy
 from offspike.evaluate import evaluate
+from offspike.exits import early_exit
+from offspike.folding import fold
 from offspike.latency import cost
 from offspike.methods import Method
 from offspike.network import SpikingNetwork
@@ -19,6 +22,7 @@ __version__ = "0.1.0"
 __all__ = [
     "QCFS",
     "ClippedReLU",
+    "CostModel",
     "Method",
     "ReLU",
     "Report",
@@ -27,8 +31,11 @@ __all__ = [
     "convert",
     "corrections",
     "cost",
+    "early_exit",
+    "energy",
     "equations",
     "evaluate",
+    "fold",
     "init_thresholds",
     "initial",
     "load",

@@ -21,7 +21,7 @@ ROWS = 2
 
 @torch.no_grad()
 def mixers(network: GraphNetwork, shapes: list[tuple[int, ...]], *, like: Tensor) -> list[str]:
-    """The nodes of ``network`` (in eval mode) that mix, drop or reorder samples of these shapes; ``like`` is a weight."""
+    """The nodes of ``network`` (in eval mode) that mix or reorder samples of these shapes; ``like`` is a weight."""
     draw = torch.Generator().manual_seed(0)
     inputs = [[torch.randn(ROWS, *shape, generator=draw).to(like) for shape in shapes] for _ in range(2)]
     first: dict[str, Any] = {}

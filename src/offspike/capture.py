@@ -108,7 +108,7 @@ class _Proxy(fx.Proxy):
         return int(cast(_Tracer, self.tracer).known(self))
 
     def __len__(self) -> int:
-        return len(cast(_Tracer, self.tracer).known(self))
+        return int(cast(_Tracer, self.tracer).known(self, len))
 
     __int__ = __index__
 
@@ -148,16 +148,17 @@ class _Tracer(fx.Tracer):
         try:
             return super().iter(obj)  # unpacking: a, b = x.chunk(2, 1)
         except TraceError:
-            return iter([operator.getitem(obj, i) for i in range(len(self.known(obj)))])
+            return iter([operator.getitem(obj, i) for i in range(self.known(obj, len))])
 
-    def known(self, proxy: fx.Proxy) -> Any:
-        """The value of a proxy that holds sizes, the same for any batch; a TraceError for one that holds data."""
+    def known(self, proxy: fx.Proxy, ask: Callable[[Any], Any] = lambda value: value) -> Any:
+        """``ask`` of a value that is no tensor, the same for any batch; a TraceError where it depends on more."""
         if self.examples is None:
             raise TraceError("control flow depends on the input; if only on its sizes, give an example=x")
         self.copy = self.copy or deepcopy(self.model)  # the tracer does not know its parameters: no proxies
-        first, *others = (_value(proxy.node, self.copy, *example) for example in self.examples)
-        if isinstance(first, Tensor):
+        values = [_value(proxy.node, self.copy, *example) for example in self.examples]
+        if any(isinstance(value, Tensor) for value in values):
             raise TraceError("control flow depends on the data: all samples and steps must take the same way")
+        first, *others = (ask(value) for value in values)
         if any(other != first for other in others):
             raise TraceError("control flow depends on the size of the batch: a sample must not feel its batch")
         return first

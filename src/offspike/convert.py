@@ -32,8 +32,8 @@ def convert(
     """The spiking network of ``ann`` under ``method``: every activation becomes a spiking layer.
 
     ``example`` is one input batch, used to check the model more closely and to remember its input shape.
-    ``calibration`` is input data, one batch or several (labels are ignored), for methods whose thresholds or corrections
-    come from data; it is gone through once. ``progress(what, done, total)`` is told of each corrected layer.
+    ``calibration`` is input data, one batch or several (labels are ignored), for methods whose thresholds or
+    corrections come from data; it is gone through once. ``progress(what, done, total)`` hears of each corrected layer.
     """
     if not isinstance(method, Method):
         raise TypeError(f"the second argument is a Method, such as osp.methods.cos(rho=4); got {method!r}")

@@ -102,8 +102,9 @@ class Weights:
 
         min_W  Σ (a − θ/T · clip(⌊I(W)·T/θ + v(0)/θ⌋, 0, T))²,   I(W) the mean current; the floor lets gradients through
 
-    Adam, ``iterations`` batches of ``batch`` images a layer, its rate falling from ``lr`` to 0 on a line. W belongs to the last linear layer before the neurons (and
-    its batch norm, which stays as it is); layers whose weights reach the neurons in any other way keep theirs.
+    Adam, ``iterations`` batches of ``batch`` images a layer, its rate falling from ``lr`` to 0 on a line. W belongs to
+    the last linear layer before the neurons (and its batch norm, which stays as it is); layers whose weights reach the
+    neurons in any other way keep theirs.
     """
 
     steps: int

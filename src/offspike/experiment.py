@@ -2,8 +2,9 @@
 
 import platform
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from offspike.methods import Method, Schedule
 from offspike.record import LayerRecord, record
 from offspike.report import Report
 
-__all__ = ["analyse", "compare", "levels_of", "line_up", "provenance", "readouts"]
+__all__ = ["analyse", "compare", "levels_of", "line_up", "named", "provenance", "readouts"]
 
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]  # called once for each method
 
@@ -31,21 +32,35 @@ def line_up(rho: int, *, schedule: Schedule = "layerwise") -> dict[str, Method]:
     }
 
 
+def named(name: str, *, rho: int, steps: int, schedule: Schedule = "layerwise") -> Method:
+    """A method by its name, ρ and T put where it wants them: ρ is SRP's τ, and SNNC is made for one T."""
+    options: dict[str, dict[str, Any]] = {
+        **{key: {"rho": rho, "schedule": schedule} for key in ("cos", "cos_light", "exact")},
+        "srp": {"tau": rho},
+        "snnc": {"steps": steps},
+    }
+    return methods.by_name(name, **options.get(name, {}))
+
+
 def compare(
     ann: nn.Module,
     batches: Batches,
     line: dict[str, Method],
     *,
     steps: int,
+    calibration: Sequence[Tensor] | None = None,
     progress: Callable[[str], Progress] | None = None,
 ) -> dict[str, Report]:
-    """A report for each method: the same ANN, the same images, one command."""
-    return {
-        name: evaluate(
-            convert(ann, method), batches(), steps=steps, reference=ann, progress=progress(name) if progress else None
-        )
-        for name, method in line.items()
-    }
+    """A report for each method: the same ANN, the same images, one command.
+
+    ``calibration`` is a list of batches for the methods that take thresholds or corrections from data.
+    """
+    reports = {}
+    for name, method in line.items():
+        snn = convert(ann, method, calibration=calibration)
+        watch = progress(name) if progress else None
+        reports[name] = evaluate(snn, batches(), steps=steps, reference=ann, progress=watch)
+    return reports
 
 
 def analyse(ann: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], method: Method, *, steps: int,

@@ -139,7 +139,7 @@ def opi(*, q: float = 99.9, threshold: Rule | None = None) -> Method:
 
 
 def snm(*, scale: float = 1.0, fraction: float = 0.0) -> Method:
-    """Signed neurons with memory (Wang et al., IJCAI 2022): each neuron's θ is its own maximum; ``v(0) = fraction·θ``."""
+    """Signed neurons with memory (Wang et al., IJCAI 2022): the θ of a neuron is its own maximum; v(0) = fraction·θ."""
     return Method("snm", Constant(fraction), SignedIF(), threshold=Maximum(scale, per="neuron"))
 
 

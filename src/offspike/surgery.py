@@ -59,6 +59,8 @@ def audit(model: nn.Module, x: Tensor | tuple[Tensor, ...] | None = None) -> lis
         findings.append(Finding("the model", what, PREPARE, True))
     try:
         steps = trace(model, x)
+        if not any(step.kind == "input" for step in steps):
+            raise ValueError("its forward names no inputs: write forward(self, x), not forward(self, *inputs)")
     except ValueError as error:
         named = [_module_finding(name, module) for name, module in model.named_modules()]
         fix = "say it without that, or take it out of the network"
@@ -121,9 +123,11 @@ def _module_finding(
         kind = "smooth"
     elif kind == "softmax" and steps is not None and step is not None and _is_attention(step, steps):
         kind = "attention"
-    elif kind is None and steps is not None and type(module) not in LEAVES:
-        known = isinstance(module, (*_LINEAR_LAYERS, Activation))
-        kind = None if known else "unknown"
+    elif kind is None and steps is not None:
+        # Also what is derived from one of these and computes the same, such as a parametrised layer.
+        layers: tuple[Any, ...] = (*LEAVES, *_LINEAR_LAYERS)
+        known = any(isinstance(module, base) and type(module).forward is base.forward for base in layers)
+        kind = None if known or isinstance(module, Activation) else "unknown"
     return None if kind is None else _advise(name or "the model", type(module).__name__, kind, source)
 
 
@@ -136,21 +140,22 @@ def _function(step: Step, states: dict[str, str], steps: list[Step]) -> str | No
     """The obstacle that a function or method is, or None."""
     name = sites.bare(step)
     moving = [ref for ref in _refs((step.args, step.kwargs)) if states[ref] == "moving"]
-    if states[step.name] == "size" or name in _SIZES:
-        return None
-    if name in FUNCTIONS:
+    sizes = states[step.name] == "size" or name in _SIZES
+    if name in FUNCTIONS and not sizes:
         kind = "relu" if sites.relu(step) else FUNCTIONS[name]
         return "attention" if kind == "softmax" and _is_attention(step, steps) else kind
     try:
         step.node()
     except ValueError:
         return "unknown"
+    if sizes:
+        return None
     if name.startswith("dropout") and _always_on(step):
         return "dropout"
     if name in _PRODUCTS and len(moving) > 1:
         return "product"
-    first = _refs(step.args[:1])
-    if name not in LINEAR and name not in _PRODUCTS and set(moving) - set(first):
+    beside = [ref for ref in _refs((step.args[1:], step.kwargs)) if states[ref] == "moving"]
+    if name not in LINEAR and name not in _PRODUCTS and beside and step.args:
         return "nonlinear"
     return "mixes" if _on_the_batch_axis(step, steps) else None
 

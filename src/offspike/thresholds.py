@@ -5,8 +5,8 @@ into thresholds: one for the layer, one for each channel or, where no distributi
 
 Values are seen in one streaming pass with bounded memory. A row (a layer or a channel) has a histogram of ``BINS`` bins
 over ``[0, 2^e)``, where e is the least that holds the largest value so far; when e grows by one, neighbouring bins
-merge in pairs. Bins are nested, so the outcome does not depend on the order or the size of batches. A bin is ``2^e / BINS``
-wide: at most 1/2048 of the row's maximum for a channel, 1/8192 for a layer.
+merge in pairs. Bins are nested, so the outcome does not depend on the order or the size of batches. A bin is
+``2^e / BINS`` wide: at most 1/2048 of the row's maximum for a channel, 1/8192 for a layer.
 """
 
 from collections.abc import Iterable

@@ -55,7 +55,8 @@ class Cropped(nn.Module):
         a, b = F.relu(self.valid(x)), F.relu(self.same(x))
         margin = (b.shape[2] - a.shape[2]) // 2
         both = a - b[:, :, margin:-margin, margin:-margin]
-        one, three = torch.split(both, [1, 3], dim=1)
+        one, three = [*torch.split(both, [1, 3], dim=1)]
+        three = three.reshape(*three.shape)
         x = (three + one)[..., :4, :4].mean(-1).mean(-1)
         return self.last(x.unsqueeze(1)).squeeze(1)
 

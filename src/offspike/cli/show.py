@@ -10,7 +10,7 @@ from offspike.cli.shared import Json, Steps, check_writable, console, progress_b
 
 
 def demo(
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs of training.")] = 15,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of training.")] = 25,
     steps: Steps = 16,
     levels: Annotated[int, typer.Option(min=1, help="Quantisation levels L; ρ is the same.")] = 4,
     html: Annotated[Path, typer.Option(help="Where the report page goes.")] = Path("report.html"),
