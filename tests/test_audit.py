@@ -143,3 +143,12 @@ def test_sequences_and_sizes_are_not_the_batch():
             return torch.stack([a, b], 1).sum(1).reshape(x.shape[0], -1) * x.shape[1] / x.size()[1]
 
     assert osp.audit(Fine(), torch.rand(2, 4)) == []
+
+
+@pytest.mark.parametrize("otherwise", [lambda x: torch.cat(x, 1), lambda x: x[:, :1]])
+def test_code_that_asks_for_tensors_is_refused(otherwise):
+    """The tracer's stand-ins are no tensors: the model takes another way than it would."""
+    model = Odd(lambda x: 2 * x if isinstance(x, torch.Tensor) else otherwise(x))
+    model.act = nn.ReLU()
+    with pytest.raises(ValueError, match=r"as it was traced.*(does not run|answers otherwise)"):
+        osp.prepare(model, osp.QCFS(4), example=torch.rand(2, 4))

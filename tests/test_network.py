@@ -158,6 +158,12 @@ def test_bad_input_is_refused(x, steps, error, message):
         snn(x, steps=steps)
 
 
+def test_a_shape_that_only_the_model_knows_to_be_wrong_is_refused_too():
+    ann, _ = mlp(4)
+    with pytest.raises(ValueError, match=r"does not take inputs of shape \[2, 5\]"):
+        osp.convert(ann, osp.methods.exact(4))(torch.zeros(2, 5), steps=4)
+
+
 def test_a_layer_outside_its_network_is_refused():
     ann, x = mlp(4)
     layer = next(iter(osp.convert(ann, osp.methods.qcfs()).layers.values()))

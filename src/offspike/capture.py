@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.proxy import TraceError
+from torch.fx.proxy import Attribute, TraceError
 
 from offspike.activations import Activation
 from offspike.graph import FUNCTIONS, METHODS, Graph, GraphNetwork, Kind, Node, Ref, map_values
@@ -96,7 +96,23 @@ def _in_place(function: Callable[..., Any]) -> Callable[[fx.Proxy, Any], fx.Prox
     return lambda proxy, other: proxy.tracer.create_proxy("call_function", function, (proxy, other), {})
 
 
-class _Proxy(fx.Proxy):
+class _Sized:
+    """Answers for sizes where Python needs a number: ``range(x.size(1))``, ``len(x.shape)``."""
+
+    def __index__(self) -> int:
+        return int(cast(Any, self).tracer.known(self))
+
+    def __len__(self) -> int:
+        return int(cast(Any, self).tracer.known(self, len))
+
+    __int__ = __index__
+
+
+class _Attribute(_Sized, Attribute):
+    pass
+
+
+class _Proxy(_Sized, fx.Proxy):
     """Keeps ``y += x`` in place as PyTorch does. By itself fx reads ``y + x``: wrong where y has a second name."""
 
     __iadd__ = _in_place(operator.iadd)
@@ -104,13 +120,8 @@ class _Proxy(fx.Proxy):
     __imul__ = _in_place(operator.imul)
     __itruediv__ = _in_place(operator.itruediv)
 
-    def __index__(self) -> int:
-        return int(cast(_Tracer, self.tracer).known(self))
-
-    def __len__(self) -> int:
-        return int(cast(_Tracer, self.tracer).known(self, len))
-
-    __int__ = __index__
+    def __getattr__(self, k: str) -> Attribute:
+        return _Attribute(self, k)
 
 
 class _Tracer(fx.Tracer):

@@ -60,10 +60,19 @@ class SpikingNetwork(nn.Module):
             repeat = self.repeat_input
             with clock.ticking():
                 # A copy: the model may change its input in place, and a second pass needs it as it was.
-                out = self.model(*(clock.fold(clock.hold(x)) if repeat else x.clone() for x in inputs))
+                out = self._run(*(clock.fold(clock.hold(x)) if repeat else x.clone() for x in inputs))
                 return map_values(out, lambda leaf: clock.unfold(leaf)[:steps] if isinstance(leaf, Tensor) else leaf)
 
         return schedules.run(self.method, steps, one_pass)
+
+    def _run(self, *inputs: Tensor) -> Any:
+        try:
+            return self.model(*inputs)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            shapes = " and ".join(f"[{_sizes(x.shape)}]" for x in inputs)
+            raise ValueError(f"the model does not take inputs of shape {shapes}: {error}") from error
 
     @property
     def layers(self) -> dict[str, SpikingLayer]:

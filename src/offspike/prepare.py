@@ -46,7 +46,8 @@ def prepare(
     by_graph = _needs_graph(steps, model, pool) or not _faithful(model, steps, inputs, by_graph=False)
     if by_graph and not _faithful(model, steps, inputs, by_graph=True):
         raise ValueError(
-            "an in-place ReLU changes a tensor that the model uses again under another name: take inplace=True out"
+            "as it was traced, the model answers otherwise: perhaps an in-place ReLU changes a tensor that is used "
+            "again under another name (take inplace=True out), or its code asks what kind of thing its input is"
         )
     ann = _exchange(model, steps, activation, pool, by_graph=by_graph)
     if not any(isinstance(module, Activation) for module in ann.modules()):

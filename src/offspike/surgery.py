@@ -211,7 +211,12 @@ def _batch(steps: list[Step], model: nn.Module, x: Tensor | tuple[Tensor, ...] |
         return []
     like = next((tensor for tensor in tensors if tensor.is_floating_point()), torch.empty(0))
     runner = network(Graph(tuple(step.node() for step in steps)), deepcopy(model).eval())
-    named = set(mixers(runner.eval(), shapes, like=like))
+    try:
+        named = set(mixers(runner.eval(), shapes, like=like))
+    except Exception as error:  # whatever the layers and operations of the model raise
+        what = f"as it was traced, it does not run on inputs of these shapes ({str(error).partition(chr(10))[0]})"
+        fix = "check the example; if the model itself takes it, its code must not ask isinstance(x, Tensor)"
+        return [Finding("the model", what, fix, True)]
     findings = []
     for step in steps:
         if step.name in named:
