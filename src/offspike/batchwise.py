@@ -4,6 +4,7 @@ Time is folded into the batch axis, so a model that mixes samples would mix time
 itself, with the inputs that two small batches gave it, so that one offender does not make its followers suspect.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,18 +13,30 @@ from torch import Tensor, nn
 from offspike.activations import Activation
 from offspike.graph import GraphNetwork, Node, Ref, map_values
 
-__all__ = ["mixers"]
+__all__ = ["alike", "mixers", "random_inputs"]
 
 # These treat samples apart by construction, and take most of the time.
 _APART = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear, nn.AvgPool2d, nn.MaxPool2d, nn.Dropout, nn.Flatten, Activation)
 ROWS = 2
 
 
+def random_inputs(shapes: list[tuple[int, ...]], *, like: Tensor, seed: int = 0) -> list[Tensor]:
+    """A small batch of samples of these shapes, for a network with weights ``like`` this one."""
+    draw = torch.Generator().manual_seed(seed)
+    return [torch.randn(ROWS, *shape, generator=draw).to(like) for shape in shapes]
+
+
+@torch.no_grad()
+def alike(first: nn.Module, second: nn.Module, inputs: Sequence[Tensor]) -> bool:
+    """Whether two networks give the same answer, up to rounding."""
+    wanted, got = (_tensors(network(*(x.clone() for x in inputs))) for network in (first, second))
+    return len(wanted) == len(got) and all(map(_same, got, wanted))
+
+
 @torch.no_grad()
 def mixers(network: GraphNetwork, shapes: list[tuple[int, ...]], *, like: Tensor) -> list[str]:
     """The nodes of ``network`` (in eval mode) that mix or reorder samples of these shapes; ``like`` is a weight."""
-    draw = torch.Generator().manual_seed(0)
-    inputs = [[torch.randn(ROWS, *shape, generator=draw).to(like) for shape in shapes] for _ in range(2)]
+    inputs = [random_inputs(shapes, like=like, seed=seed) for seed in range(2)]
     first: dict[str, Any] = {}
     second: dict[str, Any] = {}
     both: dict[str, Any] = {}
@@ -79,6 +92,12 @@ def _join(first: Any, second: Any, both: Any) -> Any:
     if first.ndim == 0 or first.shape[1:] != second.shape[1:]:
         raise ValueError("not one row a sample")
     return torch.cat([first, second])
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    map_values(output, lambda leaf: found.append(leaf) if isinstance(leaf, Tensor) else None)
+    return found
 
 
 def _same(value: Any, expected: Any) -> bool:

@@ -4,15 +4,15 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from offspike import sites
 from offspike.activations import Activation, Bounded, ClippedReLU, Rectifier
+from offspike.batchwise import alike
 from offspike.capture import Step, trace
-from offspike.graph import map_values
 from offspike.pooling import GatedMaxPool
 from offspike.rewrite import rewrite
 from offspike.surgery import audit, flow, layer, refuse
@@ -46,8 +46,7 @@ def prepare(
     by_graph = _needs_graph(steps, model, pool) or not _faithful(model, steps, inputs, by_graph=False)
     if by_graph and not _faithful(model, steps, inputs, by_graph=True):
         raise ValueError(
-            "as it was traced, the model answers otherwise: perhaps an in-place ReLU changes a tensor that is used "
-            "again under another name (take inplace=True out), or its code asks what kind of thing its input is"
+            "an in-place ReLU changes a tensor that the model uses again under another name: take inplace=True out"
         )
     ann = _exchange(model, steps, activation, pool, by_graph=by_graph)
     if not any(isinstance(module, Activation) for module in ann.modules()):
@@ -118,19 +117,10 @@ def _pooling(step: Step, found: sites.Pool, pool: Pooling, *, steady: bool) -> n
     return (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)[found.axes - 1](**options)
 
 
-@torch.no_grad()
 def _faithful(model: nn.Module, steps: list[Step], inputs: tuple[Tensor, ...], *, by_graph: bool) -> bool:
     """Whether the copy with plain ReLUs, not in place, still answers as the model does."""
     copy = _exchange(model, steps, Rectifier(), "keep", by_graph=by_graph).eval()
-    wanted, got = (_tensors(network(*(x[:2].clone() for x in inputs))) for network in (deepcopy(model).eval(), copy))
-    scale = max((float(a.abs().max()) for a in wanted if a.numel()), default=1.0)
-    return all(torch.allclose(a, b, rtol=1e-3, atol=1e-3 * scale) for a, b in zip(wanted, got, strict=True))
-
-
-def _tensors(output: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    map_values(output, lambda leaf: found.append(leaf) if isinstance(leaf, Tensor) else None)
-    return found
+    return alike(deepcopy(model).eval(), copy, [x[:2] for x in inputs])
 
 
 @torch.no_grad()

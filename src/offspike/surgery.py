@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from offspike import sites
 from offspike.activations import Activation
-from offspike.batchwise import mixers
+from offspike.batchwise import alike, mixers, random_inputs
 from offspike.capture import Step, network, trace
 from offspike.graph import Graph, Ref, map_values
 from offspike.layers import SpikingLayer
@@ -210,12 +210,15 @@ def _batch(steps: list[Step], model: nn.Module, x: Tensor | tuple[Tensor, ...] |
     if not shapes or any(tensor.is_meta or tensor.dtype in half for tensor in tensors):
         return []
     like = next((tensor for tensor in tensors if tensor.is_floating_point()), torch.empty(0))
-    runner = network(Graph(tuple(step.node() for step in steps)), deepcopy(model).eval())
+    copy = deepcopy(model).eval()
+    runner = network(Graph(tuple(step.node() for step in steps)), copy).eval()
+    fix = "check the example; if the model itself takes it, its code must not ask isinstance(x, Tensor)"
     try:
-        named = set(mixers(runner.eval(), shapes, like=like))
+        if not alike(copy, runner, random_inputs(shapes, like=like)):
+            return [Finding("the model", "as it was traced, it answers otherwise", fix, True)]
+        named = set(mixers(runner, shapes, like=like))
     except Exception as error:  # whatever the layers and operations of the model raise
         what = f"as it was traced, it does not run on inputs of these shapes ({str(error).partition(chr(10))[0]})"
-        fix = "check the example; if the model itself takes it, its code must not ask isinstance(x, Tensor)"
         return [Finding("the model", what, fix, True)]
     findings = []
     for step in steps:
