@@ -49,8 +49,6 @@ def test_the_size_of_the_gallery():
 @torch.no_grad()
 def test_the_snn_equals_its_ann_bit_for_bit(name, pool):
     _, ann, inputs = build(name, pool=pool)
-    if pool == "gate" and not any(isinstance(m, osp.pooling.GatedMaxPool) for m in ann.modules()):
-        pytest.skip("it has no max-pool")
     expected = ann(*inputs)
     assert any(len(out.unique(dim=0)) > 2 for out in tensors(expected)), "it says the same of all samples"
     snn = osp.convert(ann, osp.methods.exact(4))

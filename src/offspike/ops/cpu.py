@@ -80,7 +80,10 @@ def _widen(current: Tensor) -> Tensor:
 
 def _views(*tensors: Tensor) -> list[Array]:
     """The tensors as numba takes them, once it knows how many threads torch may use."""
-    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+    threads = torch.get_num_threads()
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+    if torch.get_num_threads() != threads:  # both use OpenMP: the first call starts numba's threads, and resets torch's
+        torch.set_num_threads(threads)
     return [x.detach().contiguous().numpy() for x in tensors]
 
 
