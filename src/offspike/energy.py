@@ -26,7 +26,7 @@ from offspike.latency import cost
 from offspike.layers import SpikingLayer
 from offspike.network import SpikingNetwork
 
-__all__ = ["CostModel", "Energy", "energy", "fan_out"]
+__all__ = ["CostModel", "Energy", "energies", "energy", "fan_out"]
 
 LINEAR = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
@@ -77,21 +77,35 @@ def energy(
     progress: Callable[[int], None] | None = None,
 ) -> Energy:
     """What ``steps`` time-steps of ``snn`` cost over batches (labels are ignored)."""
+    return energies(snn, batches, steps, progress=progress)[-1]
+
+
+def energies(
+    snn: SpikingNetwork,
+    batches: Iterable[Tensor | tuple[Tensor, Tensor]],
+    steps: int,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[Energy, ...]:
+    """What t time-steps cost for every t from 1 to ``steps``, in one pass: the first t steps are those of a run to t."""
     device = next(iter(snn.state_dict().values())).device
-    total = Energy()
+    costs = [cost(snn.method, layers=len(snn.layers), steps=t) for t in range(1, steps + 1)]
+    totals = [Energy()] * steps
     with _metering(snn) as meter:
-        updates = cost(snn.method, layers=len(snn.layers), steps=steps).membrane_updates
         for batch in batches:
             x = (batch if isinstance(batch, Tensor) else batch[0]).to(device)
-            meter.operations = meter.macs = meter.ann_macs = meter.neurons = 0
+            meter.clear()
             snn(x, steps)
-            spent = (meter.operations, meter.macs, meter.neurons * updates, meter.ann_macs)
-            total += Energy(len(x), *spent)
+            for index, each in enumerate(costs):
+                run = each.steps if each.schedule == "causal" else max(each.steps, each.rho)
+                operations = meter.listening + sum(meter.operations[:run])
+                spent = (operations, meter.macs, meter.neurons * each.membrane_updates, meter.ann_macs)
+                totals[index] += Energy(len(x), *spent)
             if progress is not None:
                 progress(len(x))
-    if not total.samples:
+    if not totals[-1].samples:
         raise ValueError("there are no batches: nothing was spent")
-    return total
+    return tuple(totals)
 
 
 def fan_out(layer: nn.Module, shape: tuple[int, ...]) -> Tensor:
@@ -113,8 +127,13 @@ class _Meter:
 
     def __init__(self, on_image: frozenset[str]) -> None:
         self.on_image = on_image
-        self.operations = self.macs = self.ann_macs = self.neurons = 0
         self._fans: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+        self.clear()
+
+    def clear(self) -> None:
+        """Ready for the next batch."""
+        self.listening = self.macs = self.ann_macs = self.neurons = 0
+        self.operations: list[int] = []  # of each step that is run to the end
 
     def linear(self, name: str, layer: nn.Module, x: Tensor) -> None:
         key = (name, tuple(x.shape[1:]))
@@ -124,9 +143,16 @@ class _Meter:
         if name in self.on_image:
             self.macs += len(x) * int(fan.sum()) if clock.phase.final else 0  # phase 1 has computed the same
         else:
-            self.operations += int((torch.count_nonzero(x, 0) * fan).sum())
+            events = torch.count_nonzero(clock.unfold(x), 1) * fan
+            self._events(events.flatten(1).sum(1).tolist(), final=clock.phase.final)
         if clock.phase.final:
             self.ann_macs += clock.batch * int(fan.sum())
+
+    def _events(self, counts: list[int], *, final: bool) -> None:
+        if final:
+            self.operations = [a + b for a, b in zip(self.operations or [0] * len(counts), counts, strict=True)]
+        else:
+            self.listening += sum(counts)
 
     def spiking(self, output: Tensor) -> None:
         clock = active_clock()

@@ -7,16 +7,29 @@ imported when a figure is drawn. ``to_svg`` gives the same text for the same fig
 import io
 import math
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from offspike import equations, ops
+from offspike.drawing import (
+    COLOURS,
+    GREYS,
+    INK,
+    MUTED,
+    WIDTH,
+    close_up,
+    layer_panel,
+    legend,
+    line,
+    log2,
+    one_panel,
+    short,
+    steps_axis,
+    style,
+)
 from offspike.record import LayerRecord
 from offspike.report import Report
 
@@ -29,82 +42,54 @@ __all__ = [
     "offset_share", "offset_spikes", "save", "to_svg",
 ]  # fmt: skip
 
-# Okabe and Ito's colours, told apart with any colour vision; marker and dashes repeat what the colour says.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#333333")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-DASHES: tuple[Any, ...] = ("-", (0, (6, 1.5)), (0, (3, 1, 1, 1)), (0, (1.5, 1)))
-GREYS = ("#a6cbe3", "#3f88bd", "#0b3c6f")  # |ψ| = 1, 2, >= 3: the darker, the worse
-INK, MUTED = "#222222", "#666666"
-WIDTH = 4.8  # inches: one column of a page, and still readable on a phone
 
-STYLE: dict[Any, Any] = {
-    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
-    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED),
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
-    "text.parse_math": False,  # a "$" in the name of a layer is a "$"
-    "axes.axisbelow": True,
-    "grid.color": "#e3e3e3",
-    "svg.fonttype": "none",  # text stays text: small, sharp, and it can be searched
-    "svg.hashsalt": "offspike",
-}
-
-
-@contextmanager
-def _style() -> Iterator[None]:
-    """Draw in the house style: a ``with`` block, or a decorator."""
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        yield
-
-
-@_style()
+@style()
 def accuracy_against_steps(reports: dict[str, Report], *, within: float | None = None) -> "Figure":
     """Accuracy at each T, a line a method, the ANN dashed; ``within`` shows that many points below the best only."""
-    figure, axes = _one_panel()
+    figure, axes = one_panel()
     for index, (name, report) in enumerate(reports.items()):
-        _line(axes, index, name, list(range(1, report.steps + 1)), (100 * report.accuracy).tolist())
-    _steps_axis(axes, max(report.steps for report in reports.values()))
+        line(axes, index, name, list(range(1, report.steps + 1)), (100 * report.accuracy).tolist())
+    steps_axis(axes, max(report.steps for report in reports.values()))
     _ann(axes, reports)
     axes.set_ylabel("accuracy (%)")
-    _close_up(axes, within)
-    _legend(figure, axes)
+    close_up(axes, within)
+    legend(figure, axes)
     return figure
 
 
-@_style()
+@style()
 def agreement_against_steps(reports: dict[str, Report], *, within: float | None = None) -> "Figure":
     """The share of samples on which the spiking network answers as the ANN does, at each T."""
-    figure, axes = _one_panel()
+    figure, axes = one_panel()
     shown = [(i, name, r.agreement) for i, (name, r) in enumerate(reports.items()) if r.agreement is not None]
     if not shown:
         raise ValueError("no report has a reference: evaluate(snn, loader, steps=…, reference=ann) counts agreement")
     for index, name, agreement in shown:
-        _line(axes, index, name, list(range(1, len(agreement) + 1)), (100 * agreement).tolist())
-    _steps_axis(axes, max(len(agreement) for _, _, agreement in shown))
+        line(axes, index, name, list(range(1, len(agreement) + 1)), (100 * agreement).tolist())
+    steps_axis(axes, max(len(agreement) for _, _, agreement in shown))
     axes.set_ylabel("same answer as the ANN (%)")
-    _close_up(axes, within)
-    _legend(figure, axes)
+    close_up(axes, within)
+    legend(figure, axes)
     return figure
 
 
-@_style()
+@style()
 def accuracy_against_ticks(reports: dict[str, Report], *, within: float | None = None) -> "Figure":
     """Accuracy against true latency: the ticks until the output at each T, calibration included."""
-    figure, axes = _one_panel()
+    figure, axes = one_panel()
     for index, (name, report) in enumerate(reports.items()):
         ticks = [report.cost(t).ticks for t in range(1, report.steps + 1)]
-        _line(axes, index, name, ticks, (100 * report.accuracy).tolist())
-    _log2(axes)
+        line(axes, index, name, ticks, (100 * report.accuracy).tolist())
+    log2(axes)
     axes.set_xlabel("ticks until the output at T (log scale)")
     _ann(axes, reports)
     axes.set_ylabel("accuracy (%)")
-    _close_up(axes, within)
-    _legend(figure, axes)
+    close_up(axes, within)
+    legend(figure, axes)
     return figure
 
 
-@_style()
+@style()
 def offset_spikes(
     records: dict[str, LayerRecord],
     judgement: Literal["unconstrained", "constrained"] = "unconstrained",
@@ -113,7 +98,7 @@ def offset_spikes(
 ) -> "Figure":
     """The share of neurons with |ψ| = 1, 2 and >= 3, layer by layer; figures to be compared share their ``limit``."""
     shares = {name: offset_share(record, judgement) for name, record in records.items()}
-    figure, axes = _layer_panel(list(records))
+    figure, axes = layer_panel(list(records))
     left = [0.0] * len(shares)
     for size, (label, colour) in enumerate(zip(("ψ = ±1", "ψ = ±2", "|ψ| ≥ 3"), GREYS, strict=True)):
         widths = [share[size] for share in shares.values()]
@@ -122,7 +107,7 @@ def offset_spikes(
     axes.bar_label(bars, [f"{end:.1f}" for end in left], padding=3, fontsize=8)
     axes.set_xlim(0, 1.12 * max(limit or max(left), 0.1))
     axes.set_xlabel(f"share of neurons (%), {judgement}")
-    _legend(figure, axes)
+    legend(figure, axes)
     return figure
 
 
@@ -139,10 +124,10 @@ def offset_share(record: LayerRecord, judgement: Literal["unconstrained", "const
     return one, two, more
 
 
-@_style()
+@style()
 def firing_rates(report: Report, *, limit: float | None = None) -> "Figure":
     """The share of neurons that fire at a step, by layer; figures to be compared share their ``limit`` (percent)."""
-    figure, axes = _layer_panel(list(report.layers))
+    figure, axes = layer_panel(list(report.layers))
     means = [100 * float(rates.mean()) for rates in report.rates.values()]
     firsts = [100 * float(rates[0]) for rates in report.rates.values()]
     steps = max((len(rates) for rates in report.rates.values()), default=report.steps)
@@ -150,11 +135,11 @@ def firing_rates(report: Report, *, limit: float | None = None) -> "Figure":
     axes.plot(firsts, range(len(firsts)), "D", color=COLOURS[1], markeredgecolor="white", label="first step")
     axes.set_xlim(0, 1.05 * max(limit or max(means + firsts), 0.1))
     axes.set_xlabel("neurons that fire at a step (%)")
-    _legend(figure, axes)
+    legend(figure, axes)
     return figure
 
 
-@_style()
+@style()
 def membrane_trace(current: Tensor, theta: float, v0_before: float, v0_after: float) -> "Figure":
     """One neuron's potential over ``current [T]`` before and after its v(0) is shifted, with its spikes.
 
@@ -174,7 +159,7 @@ def membrane_trace(current: Tensor, theta: float, v0_before: float, v0_after: fl
         panel.set_ylabel("potential v(t)")
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     panel.set_xlabel("time-step t")
-    _legend(figure, panel)
+    legend(figure, panel)
     return figure
 
 
@@ -204,7 +189,7 @@ def to_svg(figure: "Figure") -> str:
     """The figure as one ``<svg>`` element: self-contained, and the same text whenever it is drawn."""
     text = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with _style(), warnings.catch_warnings():
+    with style(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # text stays text: whoever shows it may well have the letter
         figure.savefig(text, format="svg", metadata=nothing)
     svg = text.getvalue()
@@ -217,38 +202,10 @@ def save(figure: "Figure", path: str | Path) -> None:
     if path.suffix == ".svg":
         path.write_text('<?xml version="1.0" encoding="utf-8"?>\n' + to_svg(figure), encoding="utf-8")
     elif path.suffix == ".png":
-        with _style():
+        with style():
             figure.savefig(path, format="png", dpi=200, metadata={"Software": None})
     else:
         raise ValueError(f"figures are written as .svg or .png, got {path.name!r}")
-
-
-def _one_panel(height: float = 3.5) -> tuple["Figure", "Axes"]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    axes = figure.subplots()
-    axes.grid(True)
-    return figure, axes
-
-
-def _layer_panel(names: list[str]) -> tuple["Figure", "Axes"]:
-    """A row a layer, the first on top."""
-    figure, axes = _one_panel(1.15 + 0.24 * max(len(names), 4))
-    axes.grid(False, axis="y")
-    axes.set_yticks(range(len(names)), [_short(name, keep_end=True) for name in names])
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
-    axes.set_ylabel("layer", labelpad=8)
-    return figure, axes
-
-
-def _line(axes: "Axes", index: int, name: str, x: list[int], y: list[float]) -> None:
-    """A method's line, with a marker at each T up to 8 and at powers of two beyond."""
-    marked = [t - 1 for t in range(1, len(x) + 1) if len(x) <= 8 or t & (t - 1) == 0]
-    colour, marker, dashes = (looks[index % len(looks)] for looks in (COLOURS, MARKERS, DASHES))
-    line = axes.plot(x, y, color=colour, marker=marker, linestyle=dashes, markevery=marked, label=_short(name))[0]
-    line.set(markeredgecolor="white", markeredgewidth=0.7)
 
 
 def _ann(axes: "Axes", reports: dict[str, Report]) -> None:
@@ -257,43 +214,5 @@ def _ann(axes: "Axes", reports: dict[str, Report]) -> None:
     known = [(i, name, accuracy) for i, name, accuracy in references if accuracy is not None]
     shared = len({accuracy for _, _, accuracy in known}) == 1
     for index, name, accuracy in known[:1] if shared else known:
-        label, colour = ("ANN", INK) if shared else (f"ANN of {_short(name)}", COLOURS[index % len(COLOURS)])
+        label, colour = ("ANN", INK) if shared else (f"ANN of {short(name)}", COLOURS[index % len(COLOURS)])
         axes.axhline(100 * accuracy, color=colour, linestyle=(0, (4, 3)), linewidth=1, label=label, zorder=1.5)
-
-
-def _close_up(axes: "Axes", within: float | None) -> None:
-    """Show only what lies ``within`` below the highest line: the part where good methods differ."""
-    if within is not None:
-        top = max(float(np.max(line.get_ydata())) for line in axes.get_lines())
-        axes.set_ylim(top - within, top + within / 20)
-
-
-def _steps_axis(axes: "Axes", steps: int) -> None:
-    axes.set_xlabel("time-steps T (log scale)" if steps > 8 else "time-steps T")
-    axes.set_xticks(range(1, steps + 1))
-    if steps > 8:
-        _log2(axes)
-
-
-def _log2(axes: "Axes") -> None:
-    from matplotlib.ticker import NullLocator, StrMethodFormatter
-
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axes.xaxis.set_minor_locator(NullLocator())
-
-
-def _legend(figure: "Figure", axes: "Axes") -> None:
-    """Below the axes, in as many columns as the names allow: no line is ever covered."""
-    handles, labels = axes.get_legend_handles_labels()
-    columns = max(1, min(len(labels), 56 // (max(map(len, labels)) + 7)))
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=9, handlelength=2.6)
-
-
-def _short(name: str, *, keep_end: bool = False, longest: int = 28) -> str:
-    """The name where it fits, without a leading underscore, which matplotlib would take for "not in the legend"."""
-    name = " ".join(name.split())
-    name = f" {name}" if name.startswith("_") else name
-    if len(name) <= longest:
-        return name
-    return f"…{name[-longest + 1 :]}" if keep_end else f"{name[: longest - 1]}…"

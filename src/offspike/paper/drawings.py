@@ -1,0 +1,126 @@
+"""Figures that only the paper's topics need; the general ones are in ``offspike.figures``."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from offspike.drawing import COLOURS, DASHES, GREYS, INK, MARKERS, WIDTH, legend, log2, one_panel, style
+from offspike.figures import offset_share
+from offspike.record import LayerRecord
+from offspike.report import Report
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["cost_panels", "mse_by_layer", "offsets_side_by_side"]
+
+HATCHES = ("", "///", "...", "xxx", "---")
+SMALLEST = 1e-7  # mean ψ² below this, and 0 itself, are drawn at the foot of the logarithmic axis
+
+
+@style()
+def offsets_side_by_side(found: dict[str, dict[str, LayerRecord]]) -> "Figure":
+    """The share of neurons with |ψ| = 1, 2 and >= 3 in each layer, a bar a method."""
+    from matplotlib.patches import Patch
+
+    figure, axes = one_panel(3.2)
+    figure.set_figwidth(1.6 * WIDTH)
+    width = 0.8 / len(found)
+    for index, (name, layers) in enumerate(found.items()):
+        shares = [offset_share(layer, "unconstrained") for layer in layers.values()]
+        places = [layer + (index - (len(found) - 1) / 2) * width for layer in range(1, len(shares) + 1)]
+        bottom = [0.0] * len(shares)
+        for size, colour in enumerate(GREYS):
+            heights = [share[size] for share in shares]
+            hatch = HATCHES[index % len(HATCHES)]
+            axes.bar(places, heights, width, bottom, color=colour, edgecolor="white", linewidth=0.4, hatch=hatch)
+            bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+        axes.bar([], [], color=GREYS[0], hatch=HATCHES[index % len(HATCHES)], edgecolor="white", label=name)
+    axes.grid(False, axis="x")
+    axes.set_xticks(range(1, len(shares) + 1))
+    axes.set_xlabel("layer")
+    axes.set_ylabel("neurons with ψ ≠ 0 (%)")
+    sizes = [Patch(color=colour, label=label) for label, colour in zip(("ψ = ±1", "±2", "|ψ| ≥ 3"), GREYS, strict=True)]
+    axes.legend(handles=sizes, loc="upper left", fontsize=8)
+    legend(figure, axes)
+    return figure
+
+
+@style()
+def mse_by_layer(errors: dict[str, list[float]]) -> "Figure":
+    """The mean of ψ² in each layer on a logarithmic axis, a line a method; 0 lies at its foot."""
+    figure, axes = one_panel()
+    layers = max(map(len, errors.values()))
+    for index, (name, values) in enumerate(errors.items()):
+        shown = [max(value, SMALLEST) for value in values]
+        looks = {"color": COLOURS[index], "marker": MARKERS[index], "linestyle": DASHES[index % len(DASHES)]}
+        axes.plot(range(1, len(values) + 1), shown, label=name, markersize=5, **looks)
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=SMALLEST / 2)
+    axes.set_xticks(range(1, layers + 1, 1 if layers < 12 else 2))
+    axes.set_xlabel("layer")
+    axes.set_ylabel("mean of ψ² (log scale, 0 at the foot)")
+    legend(figure, axes)
+    return figure
+
+
+class Point(Protocol):
+    """One method at one T."""
+
+    line: str
+    steps: int
+    report: Report
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right answers."""
+        ...
+
+    @property
+    def joules(self) -> float | None:
+        """For one image."""
+        ...
+
+
+@style()
+def cost_panels(points: Sequence[Point]) -> "Figure":
+    """Accuracy against synaptic passes, ticks and energy: three panels, a line a method, T written at its points."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(2.1 * WIDTH, 3.8), layout="constrained")
+    panels = figure.subplots(1, 3, sharey=True)
+    lines = dict.fromkeys(point.line for point in points)
+    for index, name in enumerate(lines):
+        mine = [point for point in points if point.line == name]
+        looks = {
+            "color": COLOURS[index % len(COLOURS)],
+            "marker": MARKERS[index],
+            "linestyle": DASHES[index % len(DASHES)],
+        }
+        costs = [point.report.cost(point.steps) for point in mine]
+        passes: list[float | None] = [cost.synaptic_passes for cost in costs]
+        ticks: list[float | None] = [cost.ticks for cost in costs]
+        energy = [None if point.joules is None else 1e6 * point.joules for point in mine]
+        for axes, x in zip(panels, (passes, ticks, energy), strict=True):
+            pairs = [(value, point) for value, point in zip(x, mine, strict=True) if value is not None]
+            axes.plot([v for v, _ in pairs], [100 * p.accuracy for _, p in pairs], label=name, markersize=5, **looks)
+            for value, point in pairs:
+                spot = {"textcoords": "offset points", "xytext": (3, -9), "fontsize": 6, "color": looks["color"]}
+                axes.annotate(f"T={point.steps}", (value, 100 * point.accuracy), **spot)
+    for axes, label in zip(panels, ("synaptic passes", "ticks", "energy (µJ an image)"), strict=True):
+        log2(axes)
+        axes.grid(True)
+        axes.set_xlabel(f"{label}, log scale")
+    _ann_energy(panels[2], points)
+    top = 100 * max(point.accuracy for point in points)
+    panels[0].set_ylim(max(top - 16, 0), top + 1)
+    panels[0].set_ylabel("accuracy (%)")
+    legend(figure, panels[0])
+    return figure
+
+
+def _ann_energy(axes: object, points: Sequence[Point]) -> None:
+    """A vertical line at what the ANN spends."""
+    spent = [each.ann_joules() for point in points for each in (getattr(point, "energies", None) or [])[-1:]]
+    if spent:
+        axes.axvline(1e6 * spent[0], color=INK, linestyle=(0, (4, 3)), linewidth=1)  # type: ignore[attr-defined]
+        axes.annotate("ANN", (1e6 * spent[0], 0.03), xycoords=("data", "axes fraction"), fontsize=7, rotation=90)  # type: ignore[attr-defined]
