@@ -60,7 +60,7 @@ def bench(chosen: argparse.Namespace, setting: Setting) -> Bench:
     models = chosen.out / "models" if chosen.tiny else chosen.models
     data = setting.data if chosen.tiny else chosen.dataset
     few = setting.images_for_energy
-    return Bench(data, chosen.data, models, chosen.device, size, chosen.limit, few, chosen.calibration)
+    return Bench(data, chosen.data, models, chosen.device, size, chosen.limit, few, chosen.calibration, chosen.tf32)
 
 
 def watch(started: float) -> Callable[[str, int], Callable[[int], None]]:
@@ -84,7 +84,6 @@ def watch(started: float) -> Callable[[str, int], Callable[[int], None]]:
 
 def main() -> None:
     chosen = options()
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = chosen.tf32
     setting = TINY if chosen.tiny else FULL
     if chosen.nets:
         setting = replace(setting, nets=tuple(chosen.nets))

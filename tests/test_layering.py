@@ -18,9 +18,9 @@ schedules
 network latency datasets
 surgery report checkpoint energy exits
 prepare convert record
-evaluate figures markup page zoo training train
+evaluate drawing figures markup page zoo training train
 experiment doctor
-demo
+demo paper
 cli
 __main__
 """

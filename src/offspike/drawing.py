@@ -48,6 +48,7 @@ def style() -> Iterator[None]:
 
 
 def one_panel(height: float = 3.5) -> tuple["Figure", "Axes"]:
+    """A figure of one panel."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
@@ -83,6 +84,7 @@ def close_up(axes: "Axes", within: float | None) -> None:
 
 
 def steps_axis(axes: "Axes", steps: int) -> None:
+    """T from 1; a logarithmic axis beyond 8."""
     axes.set_xlabel("time-steps T (log scale)" if steps > 8 else "time-steps T")
     axes.set_xticks(range(1, steps + 1))
     if steps > 8:
@@ -90,6 +92,7 @@ def steps_axis(axes: "Axes", steps: int) -> None:
 
 
 def log2(axes: "Axes") -> None:
+    """Powers of two, evenly spaced, along x."""
     from matplotlib.ticker import NullLocator, StrMethodFormatter
 
     axes.set_xscale("log", base=2)

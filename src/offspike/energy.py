@@ -87,7 +87,7 @@ def energies(
     *,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Energy, ...]:
-    """What t time-steps cost for every t from 1 to ``steps``, in one pass: the first t steps are those of a run to t."""
+    """What t steps cost for every t from 1 to ``steps``, in one pass: the first t steps are those of a run to t."""
     device = next(iter(snn.state_dict().values())).device
     costs = [cost(snn.method, layers=len(snn.layers), steps=t) for t in range(1, steps + 1)]
     totals = [Energy()] * steps

@@ -4,6 +4,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -89,11 +90,11 @@ def readouts(steps: int) -> list[int]:
 
 
 def provenance(**extra: str) -> dict[str, str]:
-    """How a figure was made."""
+    """How a figure was made; of absolute paths in the command, which say nothing elsewhere, the last name is kept."""
     from offspike import __version__
 
     return {
-        "command": " ".join([sys.argv[0].rsplit("/", 1)[-1], *sys.argv[1:]]),
+        "command": " ".join(Path(word).name if Path(word).is_absolute() else word for word in sys.argv),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "offspike": __version__,
         "torch": torch.__version__,

@@ -83,7 +83,8 @@ class LayerRecord:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "LayerRecord":
         """The inverse of ``to_dict``, also after JSON, which knows no whole numbers as keys."""
-        return cls(**{name: Judgement(**{**sums, "histogram": _whole(sums["histogram"])}) for name, sums in data.items()})
+        whole = {name: {**sums, "histogram": _whole(sums["histogram"])} for name, sums in data.items()}
+        return cls(**{name: Judgement(**sums) for name, sums in whole.items()})
 
 
 @contextmanager

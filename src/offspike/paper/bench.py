@@ -1,5 +1,6 @@
 """Measures one cell: checkpoint and images in, raw sums out."""
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -37,6 +38,7 @@ class Bench:
 
     ``models`` is looked through before the packaged checkpoints. ``calibration`` training images give thresholds and
     corrections to the methods that want them; ``limit`` cuts the test set, ``energy_images`` that of energy cells.
+    ``tf32`` lets a GPU round inside convolutions: faster, but the last digits are no longer those of float32.
     """
 
     data: str
@@ -47,6 +49,7 @@ class Bench:
     limit: int | None = None
     energy_images: int = 1000
     calibration: int = 2000
+    tf32: bool = False
 
     def path(self, network: str) -> Path:
         """The file of a checkpoint."""
@@ -58,6 +61,10 @@ class Bench:
                 f"{catalogue.VARIABLE}, or train it with reproduce/train_cifar.py"
             )
         return found
+
+    def fingerprint(self, network: str) -> str:
+        """The hash of a checkpoint's file: figures of an older one must not pass for those of a newer."""
+        return _sha256(self.path(network))
 
     def images(self, cell: Cell) -> int:
         """How many images a cell takes."""
@@ -118,6 +125,11 @@ class Bench:
     def _wait(self) -> None:
         if self.device.startswith("cuda"):
             torch.cuda.synchronize()
+
+
+@lru_cache(maxsize=32)
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @lru_cache(maxsize=2)

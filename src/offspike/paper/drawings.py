@@ -1,17 +1,20 @@
 """Figures that only the paper's topics need; the general ones are in ``offspike.figures``."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from offspike.drawing import COLOURS, DASHES, GREYS, INK, MARKERS, WIDTH, legend, log2, one_panel, style
+from offspike.energy import Energy
 from offspike.figures import offset_share
 from offspike.record import LayerRecord
 from offspike.report import Report
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["cost_panels", "mse_by_layer", "offsets_side_by_side"]
+__all__ = ["Point", "cost_panels", "mse_by_layer", "offsets_side_by_side"]
 
 HATCHES = ("", "///", "...", "xxx", "---")
 SMALLEST = 1e-7  # mean ψ² below this, and 0 itself, are drawn at the foot of the logarithmic axis
@@ -63,22 +66,24 @@ def mse_by_layer(errors: dict[str, list[float]]) -> "Figure":
     return figure
 
 
-class Point(Protocol):
-    """One method at one T."""
+@dataclass(frozen=True)
+class Point:
+    """One method at one T of one network: ``report`` and ``energies`` run to T or beyond."""
 
     line: str
     steps: int
     report: Report
+    energies: list[Energy] | None
 
     @property
     def accuracy(self) -> float:
         """Share of right answers."""
-        ...
+        return float(self.report.accuracy[self.steps - 1])
 
     @property
     def joules(self) -> float | None:
         """For one image."""
-        ...
+        return None if self.energies is None else self.energies[self.steps - 1].joules()
 
 
 @style()
@@ -118,9 +123,10 @@ def cost_panels(points: Sequence[Point]) -> "Figure":
     return figure
 
 
-def _ann_energy(axes: object, points: Sequence[Point]) -> None:
+def _ann_energy(axes: "Axes", points: Sequence[Point]) -> None:
     """A vertical line at what the ANN spends."""
-    spent = [each.ann_joules() for point in points for each in (getattr(point, "energies", None) or [])[-1:]]
+    spent = [point.energies[-1].ann_joules() for point in points if point.energies is not None]
     if spent:
-        axes.axvline(1e6 * spent[0], color=INK, linestyle=(0, (4, 3)), linewidth=1)  # type: ignore[attr-defined]
-        axes.annotate("ANN", (1e6 * spent[0], 0.03), xycoords=("data", "axes fraction"), fontsize=7, rotation=90)  # type: ignore[attr-defined]
+        axes.axvline(1e6 * spent[0], color=INK, linestyle=(0, (4, 3)), linewidth=1)
+        where = (1e6 * spent[0], 0.03)
+        axes.annotate("ANN", where, xycoords=("data", "axes fraction"), fontsize=7, rotation=90)

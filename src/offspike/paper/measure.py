@@ -1,8 +1,13 @@
 """Fills a store with the cells that are asked for: the most telling first, what is there left alone, and in time."""
 
+import os
+import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 
 import torch
 
@@ -11,7 +16,7 @@ from offspike.paper.bench import Bench, MissingCheckpoint, Progress
 from offspike.paper.cells import Cell
 from offspike.paper.store import Store
 
-__all__ = ["Outcome", "in_order", "measure"]
+__all__ = ["Outcome", "commit", "in_order", "measure"]
 
 Watch = Callable[[str, int], Progress]  # what is measured and how many images; the answer hears of finished images
 
@@ -57,22 +62,25 @@ def measure(
     """
     deadline = None if seconds is None else time.monotonic() + seconds
     known, outcome = store.read(), Outcome()
-    todo = []
+    todo: list[Cell] = []
     for cell in in_order(cell for cell in cells if cell.data == bench.data):
         try:
-            bench.path(cell.network)
+            fresh = known.checkpoint(cell) == bench.fingerprint(cell.network)
         except MissingCheckpoint:
             if cell not in known:
                 outcome.missing.setdefault(cell.network, []).append(cell)
                 continue
-        (outcome.found if cell in known else todo).append(cell)
-    while todo:
-        try:
-            _measure_one(todo[0], bench, store, watch(_title(todo[0], len(todo)), bench.images(todo[0])), deadline)
-        except OutOfTime:
-            outcome.left = todo
-            break
-        outcome.measured.append(todo.pop(0))
+            fresh = True
+        (outcome.found if fresh else todo).append(cell)
+    with _rounding(tf32=bench.tf32):
+        while todo:
+            cell = todo[0]
+            try:
+                _measure_one(cell, bench, store, watch(f"{cell.key} ({len(todo)} to go)", bench.images(cell)), deadline)
+            except OutOfTime:
+                outcome.left = todo
+                break
+            outcome.measured.append(todo.pop(0))
     return outcome
 
 
@@ -89,7 +97,9 @@ def _measure_one(cell: Cell, bench: Bench, store: Store, tell: Progress, deadlin
         "data": bench.data,
         "images": str(bench.images(cell)),
         "batch": str(bench.batch),
-        "precision": _precision(cell, bench.device),
+        "precision": _precision(cell, bench),
+        "checkpoint": bench.fingerprint(cell.network),
+        "commit": commit(),
         "seconds": f"{time.perf_counter() - started:.1f}",
     }
     if cell.method.needs_data:
@@ -97,12 +107,31 @@ def _measure_one(cell: Cell, bench: Bench, store: Store, tell: Progress, deadlin
     store.write(cell, result, provenance(**facts))
 
 
-def _title(cell: Cell, left: int) -> str:
-    return f"{cell.key} ({left} to go)"
-
-
-def _precision(cell: Cell, device: str) -> str:
+def _precision(cell: Cell, bench: Bench) -> str:
     if cell.double:
         return "float64"
-    tf32 = device.startswith("cuda") and torch.backends.cudnn.allow_tf32
-    return "float32, convolutions in TF32" if tf32 else "float32"
+    return "float32, convolutions in TF32" if bench.tf32 and bench.device.startswith("cuda") else "float32"
+
+
+@contextmanager
+def _rounding(*, tf32: bool) -> Iterator[None]:
+    """PyTorch lets convolutions round to TF32 unless told otherwise."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+
+
+@lru_cache(maxsize=1)
+def commit() -> str:
+    """Of the clone that this code lies in; "unknown" elsewhere, unless OFFSPIKE_COMMIT says it."""
+    if os.environ.get("OFFSPIKE_COMMIT"):
+        return os.environ["OFFSPIKE_COMMIT"]
+    here = Path(__file__).parent
+    try:
+        asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
+    except OSError:  # no git on this machine
+        return "unknown"
+    return asked.stdout.strip() or "unknown"

@@ -26,6 +26,11 @@ class Results:
     def __contains__(self, cell: Cell) -> bool:
         return self._of(cell) is not None
 
+    def checkpoint(self, cell: Cell) -> str | None:
+        """The hash of the checkpoint that a cell was measured with."""
+        found = self._of(cell)
+        return None if found is None else str(found["provenance"]["checkpoint"])
+
     def report(self, cell: Cell) -> Report | None:
         """Of an accuracy cell."""
         found = self._of(cell)
@@ -65,9 +70,10 @@ class Store:
             for path in sorted(folder.glob("*.json")):
                 try:
                     raw[path.stem] = json.loads(path.read_text())
-                    raw[path.stem]["cell"], raw[path.stem]["result"]
-                except (ValueError, KeyError, TypeError) as error:
-                    raise ValueError(f"{path} does not hold the raw sums of a cell: {error!r}") from error
+                    if not {"cell", "result", "provenance"} <= raw[path.stem].keys():
+                        raise ValueError("parts are missing")
+                except (ValueError, AttributeError) as error:
+                    raise ValueError(f"{path} does not hold the raw sums of a cell: {error}") from error
         return Results(raw)
 
     def write(self, cell: Cell, result: Any, provenance: dict[str, str]) -> None:

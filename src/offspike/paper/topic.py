@@ -1,6 +1,6 @@
 """A topic: a table or a figure of the paper. Which cells it needs, and how their sums are shown."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ class Shown:
     """Tables, figures by file name (drawn when they are called for), and what is to be said about them."""
 
     sheets: tuple[Sheet, ...] = ()
-    figures: "dict[str, Callable[[], Figure]]" = field(default_factory=dict)
+    figures: "Mapping[str, Callable[[], Figure]]" = field(default_factory=dict)
     words: str = ""
 
 

@@ -30,8 +30,8 @@ def show(results: Results, setting: Setting) -> Shown:
     columns = ("network", "method", "schedule", "ANN", *ticks, *steps_columns(setting.readouts))
     words = (
         f"ρ = {setting.levels}. Layer-wise: each layer listens to the calibrated output of the one before. Causal: the "
-        "whole network runs ρ steps from θ/2, then every layer starts from what it has heard. Ticks: steps of hardware on "
-        "which all layers step together, until the output at T."
+        "whole network runs ρ steps from θ/2, then every layer starts from what it has heard. Ticks: steps of hardware "
+        "on which all layers step together, until the output at T."
     )
     title = f"Accuracy (%) under both schedules on {setting.data}"
     return Shown((Sheet(title, columns, tuple(rows), text=3),), words=words)

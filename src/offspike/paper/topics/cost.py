@@ -1,40 +1,18 @@
 """Accuracy against true cost: synaptic passes, ticks and energy. What low latency really takes."""
 
-from dataclasses import dataclass
+from functools import partial
 
 from offspike import methods
-from offspike.energy import Energy
 from offspike.methods import Method
 from offspike.paper.cells import Cell
-from offspike.paper.drawings import cost_panels
+from offspike.paper.drawings import Point, cost_panels
 from offspike.paper.setting import TITLES, Setting
 from offspike.paper.sheets import MISSING, Sheet, percent
 from offspike.paper.store import Results
 from offspike.paper.topic import Shown, Topic
-from offspike.report import Report
 
 LEVELS = (1, 2, 4, 8)
 STEPS = (1, 2, 4, 8)
-
-
-@dataclass(frozen=True)
-class Point:
-    """One method at one T of one network: ``report`` and ``energies`` run to T or beyond."""
-
-    line: str
-    steps: int
-    report: Report
-    energies: list[Energy] | None
-
-    @property
-    def accuracy(self) -> float:
-        """Share of right answers."""
-        return float(self.report.accuracy[self.steps - 1])
-
-    @property
-    def joules(self) -> float | None:
-        """For one image."""
-        return None if self.energies is None else self.energies[self.steps - 1].joules()
 
 
 def cells(setting: Setting) -> list[Cell]:
@@ -50,7 +28,7 @@ def show(results: Results, setting: Setting) -> Shown:
         points = _points(results, setting, net)
         if points:
             sheets.append(_sheet(net, points, setting))
-            figures[f"cost-{net}"] = lambda points=points: cost_panels(points)
+            figures[f"cost-{net}"] = partial(cost_panels, points)
     words = (
         f"Energy on the first {setting.images_for_energy} test images, 45 nm: 4.6 pJ a multiply-accumulate, 0.9 pJ an "
         "accumulate or a membrane update, memory not counted; listening is included. What T means in each schedule: "

@@ -1,5 +1,7 @@
 """Figure 1: the distribution of offset spikes in each layer at θ/2, without and with the constraint ψ = 0 before it."""
 
+from functools import partial
+
 from offspike.figures import offset_spikes
 from offspike.paper.cells import Cell
 from offspike.paper.setting import Setting
@@ -19,8 +21,8 @@ def show(results: Results, setting: Setting) -> Shown:
     for net, cell in zip(setting.nets, cells(setting), strict=True):
         layers = results.offsets(cell)
         if layers is not None:
-            figures[f"{net}-without-constraint"] = lambda layers=layers: offset_spikes(layers, "unconstrained")
-            figures[f"{net}-with-constraint"] = lambda layers=layers: offset_spikes(layers, "constrained")
+            figures[f"{net}-without-constraint"] = partial(offset_spikes, layers, "unconstrained")
+            figures[f"{net}-with-constraint"] = partial(offset_spikes, layers, "constrained")
     words = "Offset spikes of SNNs that start at θ/2: against the ANN, and against what the layer's own input asks for."
     return Shown(figures=figures, words=words)
 

@@ -1,5 +1,7 @@
 """Figure 2 (Example 1): four neurons before and after their v(0) is shifted by Theorem 2, two down and two up."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -15,9 +17,9 @@ THETA = 1.0
 # Currents over ρ = 4 steps. Down: too much too early; up: too late. In the b cases the shift must be more than θ.
 CASES = {
     "down-a": (1.0, 0.75, -0.5, -0.75),
-    "down-b": (2.25, -0.5, -0.5, -1.5),
+    "down-b": (2.25, -1.5, -0.25, -0.25),
     "up-a": (-0.75, -0.5, 1.25, 1.5),
-    "up-b": (-1.5, -0.5, 0.25, 2.25),
+    "up-b": (-1.5, -0.25, 0.25, 3.0),
 }
 
 
@@ -28,9 +30,7 @@ def cells(setting: Setting) -> list[Cell]:
 
 def show(results: Results, setting: Setting) -> Shown:
     """A figure a case, and what the shift was."""
-    figures = {
-        f"trace-{name}": lambda name=name: membrane_trace(_current(name), THETA, *_starts(name)) for name in CASES
-    }
+    figures = {f"trace-{name}": partial(membrane_trace, _current(name), THETA, *_starts(name)) for name in CASES}
     rows = []
     for name, currents in CASES.items():
         before, after = _starts(name)

@@ -1,5 +1,7 @@
 """Figure 4: accuracy against T for several ρ. The best is ρ = L."""
 
+from functools import partial
+
 from offspike import methods
 from offspike.figures import accuracy_against_steps
 from offspike.paper.cells import Cell
@@ -24,7 +26,7 @@ def show(results: Results, setting: Setting) -> Shown:
         reports = {name: report for name, report in found.items() if report is not None}
         rows += [(TITLES[net], name, *accuracies(report, setting.readouts)) for name, report in reports.items()]
         if reports:
-            figures[net] = lambda reports=reports: accuracy_against_steps(reports, within=15)
+            figures[net] = partial(accuracy_against_steps, reports, within=15)
     columns = ("network", "ρ", *steps_columns(setting.readouts))
     title = f"Accuracy (%) of COS on {setting.data}, L = {setting.levels}"
     return Shown((Sheet(title, columns, tuple(rows), text=2),), figures)

@@ -1,5 +1,7 @@
 """Figure 5: the mean of ψ² in each layer against the number of iterations."""
 
+from functools import partial
+
 from offspike.paper.cells import Cell
 from offspike.paper.drawings import mse_by_layer
 from offspike.paper.setting import TITLES, Setting
@@ -27,7 +29,7 @@ def show(results: Results, setting: Setting) -> Shown:
         rows += [(TITLES[net], name, *(decimal(value, 4) for value in values)) for name, values in errors.items()]
         width = max([width, *map(len, errors.values())])
         if errors:
-            figures[net] = lambda errors=errors: mse_by_layer(errors)
+            figures[net] = partial(mse_by_layer, errors)
     columns = ("network", "method", *(f"L{index}" for index in range(1, width + 1)))
     filled = tuple(row + (MISSING,) * (len(columns) - len(row)) for row in rows)
     title = f"Mean ψ² against the ANN, T = ρ = L = {setting.levels}"

@@ -1,4 +1,4 @@
-"""Table 1: conversion methods against T on the harder data sets. Ours stand beside the paper's CIFAR-100 and ImageNet."""
+"""Table 1: conversion methods against T. Ours stand beside the paper's CIFAR-100 and ImageNet."""
 
 from offspike.paper.cells import Cell
 from offspike.paper.numbers import read

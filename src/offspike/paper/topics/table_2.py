@@ -1,4 +1,4 @@
-"""Table 2: other ways to train spiking networks. The paper's printed rows, ours beside them, with their true latency."""
+"""Table 2: other ways to train spiking networks. The paper's rows, ours beside them, with their true latency."""
 
 from offspike.paper.cells import Cell
 from offspike.paper.numbers import printed

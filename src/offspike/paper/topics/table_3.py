@@ -35,9 +35,9 @@ def show(results: Results, setting: Setting) -> Shown:
     heads = [f"{name} {what}" for name in names for what in ("ratio (%)", "MSE")]
     title = f"ψ = 0 and mean ψ² in the last spiking layer at T = ρ = L = {setting.levels}"
     words = (
-        "The remainder in float32 is rounding: the SNN sums W·s(t) over t, the ANN multiplies W by the mean, and where the "
-        "two straddle a step of the activation one spike more or less is wanted. In float64, the same networks and images, "
-        "it is gone or nearly so."
+        "The SNN sums W·s(t) over t, the ANN multiplies W by the mean. Rounded, the two may fall on different sides of "
+        "a step of the activation; then one spike more or less is wanted. What of a remainder is rounding shows in the "
+        "rows measured in float64: the same networks, images and method."
     )
     return Shown((Sheet(title, ("network", "source", *heads), tuple(rows), text=2),), words=words)
 

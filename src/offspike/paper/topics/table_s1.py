@@ -29,12 +29,12 @@ def show(results: Results, setting: Setting) -> Shown:
         Sheet(f"Accuracy (%) of conversion methods on {setting.data}", columns, tuple(rows), text=3),
         Sheet(
             "COS and exact beside the paper's COS: accuracy less that of the own ANN (percentage points)",
-            ("network", "method", "source", "ANN", *steps_columns(setting.readouts)), tuple(losses), text=3, name="losses",
+            (*columns[:4], *steps_columns(setting.readouts)), tuple(losses), text=3, name="losses",
         ),
     )  # fmt: skip
     words = (
-        f"QCFS, COS and exact: ρ = L = {setting.levels}, layer-wise schedule. RMP, OPI, SNM and SNNC-AP start from ReLU "
-        "networks; SNNC-AP is converted anew for each T."
+        f"QCFS, COS and exact: ρ = L = {setting.levels}, layer-wise schedule. RMP, OPI, SNM and SNNC-AP start from "
+        "ReLU networks; SNNC-AP is converted anew for each T."
     )
     return Shown(sheets, words=words)
 

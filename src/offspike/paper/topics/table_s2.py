@@ -19,9 +19,9 @@ def show(results: Results, setting: Setting) -> Shown:
     """A table a network; layers are columns, as in the paper."""
     sheets = tuple(sheet for net in setting.nets if (sheet := _sheet(results, setting, net)) is not None)
     words = (
-        "Input, same bits: the mean current is exactly the ANN's pre-activation; input, within 0.001 spike: rounding is "
-        "forgiven (the paper does not say how it compares). Output, own input: against the ANN's activation of the input "
-        "that the layer really got."
+        "Input, same bits: the mean current is exactly the ANN's pre-activation; input, within 0.001 spike: rounding "
+        "is forgiven (the paper does not say how it compares). Output, own input: against the ANN's activation of the "
+        "input that the layer really got."
     )
     return Shown(sheets, words=words)
 
