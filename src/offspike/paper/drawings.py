@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from offspike.drawing import COLOURS, DASHES, GREYS, INK, MARKERS, WIDTH, legend, log2, one_panel, style
 from offspike.energy import Energy
@@ -17,47 +17,51 @@ if TYPE_CHECKING:
 __all__ = ["Point", "cost_panels", "mse_by_layer", "offsets_side_by_side"]
 
 HATCHES = ("", "///", "...", "xxx", "---")
+SPAN = 16  # percentage points below the best that the cost figure shows: where methods worth their cost differ
 SMALLEST = 1e-7  # mean ψ² below this, and 0 itself, are drawn at the foot of the logarithmic axis
 
 
 @style()
 def offsets_side_by_side(found: dict[str, dict[str, LayerRecord]]) -> "Figure":
-    """The share of neurons with |ψ| = 1, 2 and >= 3 in each layer, a bar a method."""
+    """The share of neurons with |ψ| = 1, 2 and >= 3 in each layer, a bar a method: hatches tell methods apart."""
     from matplotlib.patches import Patch
 
     figure, axes = one_panel(3.2)
     figure.set_figwidth(1.6 * WIDTH)
     width = 0.8 / len(found)
-    for index, (name, layers) in enumerate(found.items()):
-        shares = [offset_share(layer, "unconstrained") for layer in layers.values()]
+    layers = max(map(len, found.values()))
+    for index, (seen, hatch) in enumerate(zip(found.values(), HATCHES, strict=False)):
+        shares = [offset_share(layer, "unconstrained") for layer in seen.values()]
         places = [layer + (index - (len(found) - 1) / 2) * width for layer in range(1, len(shares) + 1)]
         bottom = [0.0] * len(shares)
         for size, colour in enumerate(GREYS):
             heights = [share[size] for share in shares]
-            hatch = HATCHES[index % len(HATCHES)]
             axes.bar(places, heights, width, bottom, color=colour, edgecolor="white", linewidth=0.4, hatch=hatch)
             bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-        axes.bar([], [], color=GREYS[0], hatch=HATCHES[index % len(HATCHES)], edgecolor="white", label=name)
     axes.grid(False, axis="x")
-    axes.set_xticks(range(1, len(shares) + 1))
+    axes.set_xticks(range(1, layers + 1))
     axes.set_xlabel("layer")
     axes.set_ylabel("neurons with ψ ≠ 0 (%)")
-    sizes = [Patch(color=colour, label=label) for label, colour in zip(("ψ = ±1", "±2", "|ψ| ≥ 3"), GREYS, strict=True)]
-    axes.legend(handles=sizes, loc="upper left", fontsize=8)
-    legend(figure, axes)
+    sizes = [Patch(facecolor=c, label=label) for label, c in zip(("ψ = ±1", "ψ = ±2", "|ψ| ≥ 3"), GREYS, strict=True)]
+    looks: dict[str, Any] = {"facecolor": GREYS[1], "edgecolor": "white", "linewidth": 0.4}
+    kinds = [Patch(hatch=hatch, label=name, **looks) for name, hatch in zip(found, HATCHES, strict=False)]
+    figure.legend(handles=sizes + kinds, loc="outside lower center", ncols=4, fontsize=9)
     return figure
 
 
 @style()
 def mse_by_layer(errors: dict[str, list[float]]) -> "Figure":
     """The mean of ψ² in each layer on a logarithmic axis, a line a method; 0 lies at its foot."""
+    from matplotlib.ticker import StrMethodFormatter
+
     figure, axes = one_panel()
     layers = max(map(len, errors.values()))
     for index, (name, values) in enumerate(errors.items()):
         shown = [max(value, SMALLEST) for value in values]
-        looks = {"color": COLOURS[index], "marker": MARKERS[index], "linestyle": DASHES[index % len(DASHES)]}
-        axes.plot(range(1, len(values) + 1), shown, label=name, markersize=5, **looks)
+        looks: dict[str, Any] = {"marker": MARKERS[index], "linestyle": DASHES[index % len(DASHES)]}
+        axes.plot(range(1, len(values) + 1), shown, label=name, color=COLOURS[index], markersize=5, **looks)
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.set_ylim(bottom=SMALLEST / 2)
     axes.set_xticks(range(1, layers + 1, 1 if layers < 12 else 2))
     axes.set_xlabel("layer")
@@ -88,39 +92,40 @@ class Point:
 
 @style()
 def cost_panels(points: Sequence[Point]) -> "Figure":
-    """Accuracy against synaptic passes, ticks and energy: three panels, a line a method, T written at its points."""
+    """Accuracy against synaptic passes, ticks and energy: three panels, a line a method, T beside its points."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(2.1 * WIDTH, 3.8), layout="constrained")
     panels = figure.subplots(1, 3, sharey=True)
     lines = dict.fromkeys(point.line for point in points)
     for index, name in enumerate(lines):
+        colour, marker, dashes = (looks[index % len(looks)] for looks in (COLOURS, MARKERS, DASHES))
         mine = [point for point in points if point.line == name]
-        looks = {
-            "color": COLOURS[index % len(COLOURS)],
-            "marker": MARKERS[index],
-            "linestyle": DASHES[index % len(DASHES)],
-        }
-        costs = [point.report.cost(point.steps) for point in mine]
-        passes: list[float | None] = [cost.synaptic_passes for cost in costs]
-        ticks: list[float | None] = [cost.ticks for cost in costs]
-        energy = [None if point.joules is None else 1e6 * point.joules for point in mine]
-        for axes, x in zip(panels, (passes, ticks, energy), strict=True):
+        for axes, x in zip(panels, _costs(mine), strict=True):
             pairs = [(value, point) for value, point in zip(x, mine, strict=True) if value is not None]
-            axes.plot([v for v, _ in pairs], [100 * p.accuracy for _, p in pairs], label=name, markersize=5, **looks)
+            y = [100 * point.accuracy for _, point in pairs]
+            looks = {"marker": marker, "linestyle": dashes, "markersize": 5, "label": name}
+            axes.plot([value for value, _ in pairs], y, color=colour, **looks)
             for value, point in pairs:
-                spot = {"textcoords": "offset points", "xytext": (3, -9), "fontsize": 6, "color": looks["color"]}
-                axes.annotate(f"T={point.steps}", (value, 100 * point.accuracy), **spot)
+                where, beside = (value, 100 * point.accuracy), (3, -8)
+                axes.annotate(str(point.steps), where, beside, textcoords="offset points", fontsize=7, color=colour)
     for axes, label in zip(panels, ("synaptic passes", "ticks", "energy (µJ an image)"), strict=True):
         log2(axes)
         axes.grid(True)
         axes.set_xlabel(f"{label}, log scale")
     _ann_energy(panels[2], points)
-    top = 100 * max(point.accuracy for point in points)
-    panels[0].set_ylim(max(top - 16, 0), top + 1)
+    accuracies = [100 * point.accuracy for point in points]
+    panels[0].set_ylim(max(min(accuracies), max(accuracies) - SPAN) - 0.5, max(accuracies) + 0.5)
     panels[0].set_ylabel("accuracy (%)")
     legend(figure, panels[0])
     return figure
+
+
+def _costs(points: list[Point]) -> tuple[list[float | None], ...]:
+    """Synaptic passes, ticks, and µJ of each."""
+    costs = [point.report.cost(point.steps) for point in points]
+    energy = [None if point.joules is None else 1e6 * point.joules for point in points]
+    return [cost.synaptic_passes for cost in costs], [cost.ticks for cost in costs], energy
 
 
 def _ann_energy(axes: "Axes", points: Sequence[Point]) -> None:

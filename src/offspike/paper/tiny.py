@@ -12,7 +12,7 @@ from offspike.training.start import network
 
 __all__ = ["train_small"]
 
-EPOCHS = 6
+EPOCHS = 4
 
 
 def train_small(names: Iterable[str], folder: Path) -> None:
