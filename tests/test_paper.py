@@ -121,6 +121,21 @@ def test_time_runs_out_and_the_next_run_goes_on(bench, tmp_path):
     assert measure(cells, bench, store, watch=quiet).measured == cells
 
 
+def test_a_batch_too_large_for_the_memory_is_halved(bench, tmp_path, monkeypatch):
+    sizes = []
+
+    def short_of_memory(self, cell, progress):
+        sizes.append(self.batch)
+        if self.batch > 60:
+            raise torch.OutOfMemoryError
+        return {}
+
+    monkeypatch.setattr(Bench, "measure", short_of_memory)
+    cell = TINY.offsets("small", osp.methods.qcfs())
+    assert measure([cell], bench, Store(tmp_path), watch=quiet).measured == [cell]
+    assert sizes == [200, 100, 50]
+
+
 def test_a_missing_checkpoint_is_named(bench, tmp_path):
     cell = Cell("accuracy", "small-digits-l3", osp.methods.qcfs(), 4)
     outcome = measure([cell], bench, Store(tmp_path), watch=quiet)

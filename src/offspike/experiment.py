@@ -94,7 +94,7 @@ def provenance(**extra: str) -> dict[str, str]:
     from offspike import __version__
 
     return {
-        "command": " ".join(Path(word).name if Path(word).is_absolute() else word for word in sys.argv),
+        "command": " ".join(_spoken(word) for word in sys.argv),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "offspike": __version__,
         "torch": torch.__version__,
@@ -103,6 +103,11 @@ def provenance(**extra: str) -> dict[str, str]:
         + (f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""),
         **extra,
     }
+
+
+def _spoken(word: str) -> str:
+    name = Path(word).name if Path(word).is_absolute() else word
+    return "offspike" if name == "__main__.py" else name
 
 
 def batched(images: Tensor, labels: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from offspike.drawing import COLOURS, DASHES, GREYS, INK, MARKERS, WIDTH, legend, log2, one_panel, style
+from offspike.drawing import COLOURS, DASHES, GREYS, INK, MARKERS, MUTED, WIDTH, legend, log2, one_panel, style
 from offspike.energy import Energy
 from offspike.figures import offset_share
 from offspike.record import LayerRecord
@@ -43,7 +43,7 @@ def offsets_side_by_side(found: dict[str, dict[str, LayerRecord]]) -> "Figure":
     axes.set_xlabel("layer")
     axes.set_ylabel("neurons with ψ ≠ 0 (%)")
     sizes = [Patch(facecolor=c, label=label) for label, c in zip(("ψ = ±1", "ψ = ±2", "|ψ| ≥ 3"), GREYS, strict=True)]
-    looks: dict[str, Any] = {"facecolor": GREYS[1], "edgecolor": "white", "linewidth": 0.4}
+    looks: dict[str, Any] = {"facecolor": "white", "edgecolor": MUTED, "linewidth": 0.8}
     kinds = [Patch(hatch=hatch, label=name, **looks) for name, hatch in zip(found, HATCHES, strict=False)]
     figure.legend(handles=sizes + kinds, loc="outside lower center", ncols=4, fontsize=9)
     return figure
@@ -65,7 +65,7 @@ def mse_by_layer(errors: dict[str, list[float]]) -> "Figure":
     axes.set_ylim(bottom=SMALLEST / 2)
     axes.set_xticks(range(1, layers + 1, 1 if layers < 12 else 2))
     axes.set_xlabel("layer")
-    axes.set_ylabel("mean of ψ² (log scale, 0 at the foot)")
+    axes.set_ylabel("mean of ψ² (log scale)")
     legend(figure, axes)
     return figure
 

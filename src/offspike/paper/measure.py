@@ -5,7 +5,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -80,6 +80,12 @@ def measure(
             except OutOfTime:
                 outcome.left = todo
                 break
+            except torch.OutOfMemoryError:
+                if bench.batch == 1:
+                    raise
+                bench = replace(bench, batch=bench.batch // 2)  # and again
+                torch.cuda.empty_cache()
+                continue
             outcome.measured.append(todo.pop(0))
     return outcome
 

@@ -33,7 +33,7 @@ def show(results: Results, setting: Setting) -> Shown:
     columns = ("network", "method", *(f"L{index}" for index in range(1, width + 1)))
     filled = tuple(row + (MISSING,) * (len(columns) - len(row)) for row in rows)
     title = f"Mean ψ² against the ANN, T = ρ = L = {setting.levels}"
-    return Shown((Sheet(title, columns, filled, text=2),), figures)
+    return Shown((Sheet(title, columns, filled, text=2),), figures, "In the figures 0 lies at the foot of the axis.")
 
 
 TOPIC = Topic("figure-5", "Figure 5: MSE of each layer against iterations", cells, show)
