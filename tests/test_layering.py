@@ -21,7 +21,7 @@ answers closeup
 prepare convert record
 evaluate findings figures page zoo training train
 experiment doctor
-examine
+examine paper
 demo
 cli
 __main__
