@@ -12,12 +12,12 @@ activations
 neurons initial leaves thresholds corrections
 methods graph obstacles
 capture layers batchwise pooling
-sites folding
+sites folding fates
 rewrite
 schedules
 network latency datasets
 surgery report checkpoint energy exits
-prepare convert record
+prepare convert record pool_errors
 evaluate figures markup page zoo training train
 experiment doctor
 demo
