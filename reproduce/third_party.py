@@ -53,6 +53,7 @@ def options() -> argparse.Namespace:
 def main() -> None:
     chosen = options()
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.backends.cudnn.allow_tf32 = False
     relu = relu_resnet20(chosen.weights)
     ann = osp.prepare(relu, osp.ReLU(), example=EXAMPLE).eval().to(device)
     train = images(chosen, "train")
