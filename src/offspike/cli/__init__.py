@@ -6,7 +6,7 @@ import sys
 import typer
 from rich.console import Console
 
-from offspike.cli import look, measure, reproduce, show, train
+from offspike.cli import audit, look, measure, reproduce, show, train
 
 __all__ = ["app", "main"]
 
@@ -21,6 +21,7 @@ for command in (
     train.train,
     measure.evaluate,
     measure.analyze,
+    audit.audit,
     reproduce.reproduce,
     look.models,
     look.doctor,
