@@ -26,6 +26,10 @@ __all__ = ["examine", "look_closely"]
 Bar = Callable[[str, int], Progress]
 
 
+def _no_bar(name: str, total: int) -> Progress:
+    return lambda done: None
+
+
 def examine(
     ann: nn.Module,
     batches: Batches,
@@ -33,7 +37,7 @@ def examine(
     *,
     steps: int,
     count: int,
-    progress: Bar,
+    progress: Bar = _no_bar,
     calibration: Sequence[Tensor] | None = None,
     with_energy: bool = False,
     with_answers: bool = False,
