@@ -17,7 +17,7 @@ check: $(VENV)/.ready
 	$(BIN)/mypy
 
 docs: $(VENV)/.ready
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
