@@ -64,8 +64,8 @@ def examine(
         for name, snn in networks.items():
             _meter(found, name, snn, ann if with_layers else None, batches, progress(f"{name}, layers", count))
     if with_layers:
-        snn = networks[found.focus]
-        found.close_up = look_closely(snn, batches, name=found.focus, steps=steps, reference=ann)
+        name = found.focus(networks)
+        found.close_up = look_closely(networks[name], batches, name=name, steps=steps, reference=ann)
     return found
 
 

@@ -77,7 +77,8 @@ def energy(findings: Findings) -> str:
         f"{1e12 * model.accumulate:g} pJ an accumulate, {1e12 * model.update:g} pJ a membrane update (32-bit floating "
         "point at 45 nm). Moving data to and from memory is not counted."
     )
-    plot = markup.figure(f"{findings.focus}.", "Energy of one sample.", draw.energy(spent[findings.focus]))
+    focus = findings.focus(spent)
+    plot = markup.figure(f"{focus}.", "Energy of one sample.", draw.energy(spent[focus]))
     cells = {name: {layer: [_nano(part.joules())] for layer, part in e.layers.items()} for name, e in spent.items()}
     cells["ANN"] = {layer: [_nano(part.ann_joules())] for layer, part in next(iter(spent.values())).layers.items()}
     table = markup.table(f"What one sample costs at T = {t}, on average.", head, rows)
