@@ -17,9 +17,11 @@ rewrite
 schedules
 network latency datasets
 surgery report checkpoint energy exits
+answers closeup
 prepare convert record
-evaluate drawing figures markup page zoo training train
+evaluate findings figures page zoo training train
 experiment doctor
+examine
 demo paper
 cli
 __main__

@@ -4,9 +4,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from offspike.drawing import COLOURS, DASHES, GREYS, INK, MARKERS, MUTED, WIDTH, legend, log2, one_panel, style
 from offspike.energy import Energy
 from offspike.figures import offset_share
+from offspike.figures.style import (
+    COLOURS,
+    DASHES,
+    GREYS,
+    INK,
+    MARKERS,
+    MUTED,
+    WIDTH,
+    legend,
+    log2_axis,
+    one_panel,
+    style,
+)
 from offspike.record import LayerRecord
 from offspike.report import Report
 
@@ -110,7 +122,7 @@ def cost_panels(points: Sequence[Point]) -> "Figure":
                 where, beside = (value, 100 * point.accuracy), (3, -8)
                 axes.annotate(str(point.steps), where, beside, textcoords="offset points", fontsize=7, color=colour)
     for axes, label in zip(panels, ("synaptic passes", "ticks", "energy (µJ an image)"), strict=True):
-        log2(axes)
+        log2_axis(axes)
         axes.grid(True)
         axes.set_xlabel(f"{label}, log scale")
     _ann_energy(panels[2], points)

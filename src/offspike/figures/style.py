@@ -1,10 +1,13 @@
-"""The house style of figures: colours, axes, legends. Readable in grey and by the colour-blind.
+"""How figures look, and how they are written: readable in grey and by the colour-blind.
 
-Matplotlib is imported when a figure is drawn, and pyplot's state is never touched.
+Nothing here touches pyplot's state, and matplotlib is imported when a figure is drawn.
 """
 
-from collections.abc import Iterator
+import io
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "COLOURS", "DASHES", "GREYS", "INK", "MARKERS", "MUTED", "WIDTH",
-    "close_up", "layer_panel", "legend", "line", "log2", "one_panel", "short", "steps_axis", "style",
-]  # fmt: skip
+__all__ = ["close_up", "layer_panel", "legend", "line", "log2_axis", "one_panel", "save", "short", "style", "to_svg"]
 
 # Okabe and Ito's colours, told apart with any colour vision; marker and dashes repeat what the colour says.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#333333")
@@ -47,8 +47,31 @@ def style() -> Iterator[None]:
         yield
 
 
+def to_svg(figure: "Figure") -> str:
+    """The figure as one ``<svg>`` element: self-contained, and the same text whenever it is drawn."""
+    text = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with style(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # text stays text: whoever shows it may well have the letter
+        figure.savefig(text, format="svg", metadata=nothing)
+    svg = text.getvalue()
+    return svg[svg.index("<svg") :]
+
+
+def save(figure: "Figure", path: str | Path) -> None:
+    """Write the figure; the suffix decides, ``.svg`` or ``.png`` (200 dots an inch)."""
+    path = Path(path)
+    if path.suffix == ".svg":
+        path.write_text('<?xml version="1.0" encoding="utf-8"?>\n' + to_svg(figure), encoding="utf-8")
+    elif path.suffix == ".png":
+        with style():
+            figure.savefig(path, format="png", dpi=200, metadata={"Software": None})
+    else:
+        raise ValueError(f"figures are written as .svg or .png, got {path.name!r}")
+
+
 def one_panel(height: float = 3.5) -> tuple["Figure", "Axes"]:
-    """A figure of one panel."""
+    """A figure with one pair of axes and a grid."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
@@ -68,12 +91,12 @@ def layer_panel(names: list[str]) -> tuple["Figure", "Axes"]:
     return figure, axes
 
 
-def line(axes: "Axes", index: int, name: str, x: list[int], y: list[float]) -> None:
-    """A method's line, with a marker at each T up to 8 and at powers of two beyond."""
-    marked = [t - 1 for t in range(1, len(x) + 1) if len(x) <= 8 or t & (t - 1) == 0]
+def line(axes: "Axes", index: int, name: str, x: Sequence[float], y: Sequence[float], *, every: bool = False) -> None:
+    """A method's line, with a marker at each T up to 8 and at powers of two beyond (or at ``every`` point)."""
+    marked = [t - 1 for t in range(1, len(x) + 1) if every or len(x) <= 8 or t & (t - 1) == 0]
     colour, marker, dashes = (looks[index % len(looks)] for looks in (COLOURS, MARKERS, DASHES))
-    line = axes.plot(x, y, color=colour, marker=marker, linestyle=dashes, markevery=marked, label=short(name))[0]
-    line.set(markeredgecolor="white", markeredgewidth=0.7)
+    drawn = axes.plot(x, y, color=colour, marker=marker, linestyle=dashes, markevery=marked, label=short(name))[0]
+    drawn.set(markeredgecolor="white", markeredgewidth=0.7)
 
 
 def close_up(axes: "Axes", within: float | None) -> None:
@@ -83,16 +106,8 @@ def close_up(axes: "Axes", within: float | None) -> None:
         axes.set_ylim(top - within, top + within / 20)
 
 
-def steps_axis(axes: "Axes", steps: int) -> None:
-    """T from 1; a logarithmic axis beyond 8."""
-    axes.set_xlabel("time-steps T (log scale)" if steps > 8 else "time-steps T")
-    axes.set_xticks(range(1, steps + 1))
-    if steps > 8:
-        log2(axes)
-
-
-def log2(axes: "Axes") -> None:
-    """Powers of two, evenly spaced, along x."""
+def log2_axis(axes: "Axes") -> None:
+    """T or ticks on a scale on which each doubling is as wide."""
     from matplotlib.ticker import NullLocator, StrMethodFormatter
 
     axes.set_xscale("log", base=2)
