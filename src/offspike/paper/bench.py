@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from offspike import catalogue, datasets
 from offspike.activations import Activation, Rectifier
 from offspike.checkpoint import load
 from offspike.convert import convert
-from offspike.energy import energies
+from offspike.energy import COUNTS, energies
 from offspike.evaluate import evaluate
 from offspike.experiment import analyse
 from offspike.network import SpikingNetwork
@@ -82,7 +82,8 @@ class Bench:
             return {name: record.to_dict() for name, record in records.items()}
         snn = convert(ann, cell.method, calibration=self._calibration(ann) if cell.method.needs_data else None)
         if cell.measure == "energy":
-            return [asdict(each) for each in energies(snn, batches, cell.steps, progress=progress)]
+            spent = energies(snn, batches, cell.steps, progress=progress)
+            return [{name: getattr(each, name) for name in ("samples", *COUNTS)} for each in spent]
         if cell.measure == "seconds":
             return self._seconds(snn, batches, cell.steps, progress)
         report = evaluate(snn, batches, steps=cell.steps, reference=ann, progress=progress).to_dict()

@@ -25,7 +25,9 @@ def show(results: Results, setting: Setting) -> Shown:
     rows = []
     for row in printed("table-s3"):
         values = [f"{row[f'T={t}']:.2f}" if isinstance(row.get(f"T={t}"), float) else MISSING for t in setting.readouts]
-        rows.append((f"{row['architecture']}, {row['dataset']}", row["strategy"], "paper", *values))
+        rows.append(
+            (f"{row['architecture']}, {row['dataset']}", row["strategy"].replace("Ours", "COS"), "paper", *values)
+        )
     for net in setting.nets:
         for name, method in _strategies(setting).items():
             report = results.report(setting.accuracy(net, method))
