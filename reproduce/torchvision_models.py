@@ -13,6 +13,7 @@ import importlib.util
 import json
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,8 @@ def compare(model: nn.Module, x: Tensor) -> dict[str, object]:
     found = osp.audit(model, x)
     obstacles = [finding for finding in found if finding.fatal and MENDED not in finding.fix]
     if obstacles:
-        return {"verdict": "refused", "obstacles": len(obstacles), "first": str(obstacles[0])}
+        first = replace(obstacles[0], source=obstacles[0].source.rpartition("/")[2])
+        return {"verdict": "refused", "obstacles": len(obstacles), "first": str(first)}
     ann = osp.prepare(model, osp.QCFS(LEVELS), example=x, pool="gate").eval()
     osp.init_thresholds(ann, x)
     snn = osp.convert(ann, osp.methods.exact(LEVELS), example=x)
