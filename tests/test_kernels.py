@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from offspike import initial, ops
+from offspike import fused, ops
 from offspike.ops import memory, reference
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -64,11 +64,11 @@ def same(got, wanted):
     return all(x.dtype == y.dtype and torch.equal(x, y) for x, y in zip(got, wanted, strict=True))
 
 
-def specified(current, theta, *arguments):
+def specified(current, theta, *arguments, **options):
     """Policy, then neuron, with every kernel switched off."""
     device = current.device.type
     with ops._fire.set_kernel_enabled(device, False), ops._probe.set_kernel_enabled(device, False):
-        return initial._specification(current, theta, *arguments)
+        return fused.specification(current, theta, *arguments, **options)
 
 
 @each_dtype
@@ -119,6 +119,38 @@ def test_calibrate_and_fire_one_neuron_and_many_blocks(kernels, neurons, rule):
         assert same(module.calibrate_and_fire(current, theta, *arguments), specified(current, theta, *arguments))
 
 
+def drives(steps, neurons, dtype, device, state):
+    """Everything that may come with a current, alone and together; a held current is one step long."""
+    draw = torch.Generator().manual_seed(7)
+    extra = (torch.randn(steps, neurons, generator=draw) * 0.4).to(device, dtype)
+    gain, bias = (torch.rand(n, generator=draw).to(device, state) + 0.3 for n in (1, 5))
+    start = torch.rand(neurons, generator=draw).to(device, state)
+    yield {"bias": bias, "inner": 1}
+    yield {"bias": bias, "inner": 3, "unit": False}
+    yield {"beside": extra, "gain": gain, "keep": False}
+    yield {"beside": extra, "gain": gain, "bias": bias, "inner": 2, "dtype": torch.float32, "v0": start}
+    yield {"unit": False, "dtype": torch.float16, "v0": start[:1]}  # the interpreter does not round to bfloat16
+    yield {"steps": steps + 3, "bias": bias}
+    yield {"steps": steps, "unit": False, "keep": False}
+    yield {"bias": bias, "pool": 5, "width": 6, "keep": False}
+    yield {"steps": steps, "bias": bias, "pool": 5, "width": 6, "v0": start}
+
+
+@each_rule
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=["f32", "bf16", "f64"])
+@pytest.mark.parametrize(("steps", "rho"), [(4, 1), (14, 4), (12, 9)], ids=lambda n: str(n))
+def test_currents_made_on_the_way(kernels, steps, rho, dtype, rule):
+    """A shortcut, a bias, a current that is held, a start that is given, pooled spikes: as specified."""
+    module, device = kernels
+    neurons = 16 * 6 * 5  # rows of 6 places with 5 channels
+    current, ((theta, _), _) = operands(steps, neurons, dtype, device)
+    for options in drives(steps, neurons, dtype, device, theta.dtype):
+        given = current[:1] if "steps" in options else current
+        arguments = ("given" if "v0" in options else rule, rho, 1, 1e-3)
+        got = module.calibrate_and_fire(given, theta, *arguments, **options)
+        assert same(got, specified(given, theta, *arguments, **options)), options
+
+
 @each_rule
 def test_calibrate_and_fire_without_neurons(kernels, rule):
     module, device = kernels
@@ -164,7 +196,7 @@ def test_long_listening(kernels, rho):
     """Beyond the table that fits a GPU's registers too."""
     module, device = kernels
     current, ((theta, _), _) = operands(rho, 70, torch.float32, device)
-    run = initial._on_gpu if module.__name__.endswith("gpu") else initial._on_cpu
+    run = fused._on_gpu if module.__name__.endswith("gpu") else fused._on_cpu
     for arguments in [("exact-first", rho, 1, 1e-3), ("shift-keep", rho, 2, 1e-3)]:
         assert same(run(current, theta, *arguments), specified(current, theta, *arguments))
 

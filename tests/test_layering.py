@@ -10,16 +10,17 @@ equations clock distributed storage catalogue
 ops
 activations
 neurons initial leaves thresholds corrections
+fused
 methods graph obstacles
 capture layers batchwise pooling
-sites folding
-rewrite
+sites folding reading
+rewrite plan replay
 schedules
 network latency datasets
 surgery report checkpoint energy exits
 prepare convert record
 evaluate figures markup page zoo training train
-experiment doctor
+experiment doctor bench
 demo
 cli
 __main__

@@ -6,7 +6,7 @@ is per sample: the same neuron starts elsewhere for another image.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, cast, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -23,7 +23,6 @@ __all__ = [
     "Shift",
     "Silence",
     "Uniform",
-    "calibrate_and_fire",
 ]
 
 
@@ -190,49 +189,6 @@ class Silence:
 POLICIES = (Constant, Uniform, Residual, Shift, Exact, Silence)
 
 
-def calibrate_and_fire(policy: Policy, current: Tensor, theta: Tensor | float) -> tuple[Tensor, Tensor]:
-    """``fire(current, theta, policy(current, theta))``, in one kernel for the policies that listen."""
-    if not isinstance(policy, Residual | Shift | Exact):
-        return ops.fire(current, theta, policy(current, theta))
-    _first(current, policy.rho)
-    flat = ops.flatten(current, theta, 0.0)
-    spikes, v_end = _calibrate_and_fire(flat.current, flat.theta, **_rule(policy))
-    return flat.restore(spikes), flat.restore(v_end)
-
-
-def _rule(policy: Residual | Shift | Exact) -> dict[str, Any]:
-    """The policy as arguments of the fused operator, which takes plain values only."""
-    match policy:
-        case Residual(rho):
-            return {"rule": "residual", "rho": rho, "iterations": 1, "eps": 0.0}
-        case Shift(rho, iterations, eps, saturated):
-            return {"rule": f"shift-{saturated}", "rho": rho, "iterations": iterations, "eps": eps}
-        case Exact(rho, place, eps):
-            return {"rule": f"exact-{place}", "rho": rho, "iterations": 1, "eps": eps}
-
-
-def _policy(rule: str, rho: int, iterations: int, eps: float) -> Policy:
-    name, _, variant = rule.partition("-")
-    if name == "residual":
-        return Residual(rho)
-    return Shift(rho, iterations, eps, cast(Any, variant)) if name == "shift" else Exact(rho, cast(Any, variant), eps)
-
-
-def _specification(
-    current: Tensor, theta: Tensor, rule: str, rho: int, iterations: int, eps: float
-) -> tuple[Tensor, Tensor]:
-    """What the fused kernels compute: the policy, then the neuron."""
-    return ops.fire(current, theta, _policy(rule, rho, iterations, eps)(current, theta))
-
-
-_calibrate_and_fire = torch.library.custom_op("offspike::calibrate_and_fire", _specification, mutates_args=())
-
-
-@_calibrate_and_fire.register_fake
-def _(current: Tensor, theta: Tensor, rule: str, rho: int, iterations: int, eps: float) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(current), current.new_empty(current.shape[1], dtype=theta.dtype)
-
-
 def _theta(current: Tensor, theta: Tensor | float) -> Tensor:
     return torch.as_tensor(theta, dtype=ops.state_dtype(current), device=current.device)
 
@@ -256,29 +212,3 @@ def _check_eps(eps: float, *, below: float) -> None:
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
-
-
-if ops.backend("cpu") == "numba":
-
-    @_calibrate_and_fire.register_kernel("cpu")
-    def _on_cpu(
-        current: Tensor, theta: Tensor, rule: str, rho: int, iterations: int, eps: float
-    ) -> tuple[Tensor, Tensor]:
-        from offspike.ops import cpu
-
-        _first(current, rho)
-        return cpu.calibrate_and_fire(current, theta, rule, rho, iterations, eps)
-
-
-if ops.backend("cuda") == "triton":
-
-    @_calibrate_and_fire.register_kernel("cuda")
-    def _on_gpu(
-        current: Tensor, theta: Tensor, rule: str, rho: int, iterations: int, eps: float
-    ) -> tuple[Tensor, Tensor]:
-        from offspike.ops import gpu
-
-        _first(current, rho)
-        if rule.startswith("exact") and rho > gpu.LONGEST_TABLE:
-            return _specification(current, theta, rule, rho, iterations, eps)
-        return gpu.calibrate_and_fire(current, theta, rule, rho, iterations, eps)

@@ -40,8 +40,14 @@ class GatedMaxPool(nn.Module):
         if clock is None:
             return self._pool(x)
         total = clock.unfold(x).double().cumsum(0)  # a multiple of a float32 threshold is exact in float64
+        if clock.carry is not None:
+            total = total + clock.carry.get(self, 0.0)
+            before = self._pool(clock.carry[self]) if self in clock.carry else torch.zeros(())
+            clock.carry[self] = total[-1]
+        else:
+            before = torch.zeros(())
         most = clock.unfold(self._pool(clock.fold(total)))
-        grown = torch.cat([most[:1], most.diff(dim=0)])
+        grown = torch.cat([most[:1] - before.to(most), most.diff(dim=0)])
         return clock.fold(grown.to(x.dtype))
 
     def _pool(self, x: Tensor) -> Tensor:

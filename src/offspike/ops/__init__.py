@@ -14,7 +14,7 @@ from torch import Tensor
 
 from offspike.ops import reference
 
-__all__ = ["Flat", "backend", "fire", "fire_signed", "flatten", "probe", "state_dtype"]
+__all__ = ["Flat", "backend", "check_listening", "fire", "fire_signed", "flatten", "probe", "state_dtype"]
 
 CURRENT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -63,6 +63,12 @@ def state_dtype(current: Tensor) -> torch.dtype:
     return torch.float64 if current.dtype == torch.float64 else torch.float32
 
 
+def check_listening(rho: int, steps: int) -> None:
+    """Refuse a policy that wants to hear more than there is."""
+    if steps < rho:
+        raise ValueError(f"this policy listens to rho={rho} steps and was given {steps}")
+
+
 class Flat(NamedTuple):
     """Operands as kernels take them: ``current [T, N]`` contiguous, ``theta`` and ``v0`` ``[N]`` or ``[1]``."""
 
@@ -72,10 +78,22 @@ class Flat(NamedTuple):
     sizes: tuple[int, ...]  # of one step, in memory order
     inverse: tuple[int, ...]  # from memory order back to the caller's axes
 
-    def restore(self, x: Tensor) -> Tensor:
-        """``[N]`` or ``[T, N]`` in the caller's axes and memory layout."""
-        steps = x.ndim - 1
-        x = x.reshape((*x.shape[:-1], *self.sizes))
+    def lay(self, x: Tensor) -> Tensor:
+        """``x [T, …]`` like the current, flat in the same order."""
+        order = sorted(range(len(self.inverse)), key=lambda axis: self.inverse[axis])
+        return x.permute(0, *(axis + 1 for axis in order)).reshape(len(x), math.prod(self.sizes))
+
+    def channels(self, x: Tensor) -> tuple[Tensor, int]:
+        """Values that vary along one axis of a sample, flat, and how many neurons in a row share one of them."""
+        axis = next((axis for axis in range(1, x.ndim + 1) if x.shape[-axis] > 1), 1)
+        place = self.inverse[len(self.inverse) - axis]
+        return x.flatten(), math.prod(self.sizes[place + 1 :])
+
+    def restore(self, x: Tensor, *, halved: bool = False) -> Tensor:
+        """``[N]`` or ``[T, N]`` in the caller's axes and memory layout; ``halved`` in the last two (pooled by 2)."""
+        steps, last = x.ndim - 1, {self.inverse[axis] for axis in (-2, -1)} if halved else set()
+        sizes = [size // 2 if axis in last else size for axis, size in enumerate(self.sizes)]
+        x = x.reshape((*x.shape[:-1], *sizes))
         return x.permute((*range(steps), *(steps + axis for axis in self.inverse)))
 
 

@@ -16,15 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offspike.ops import memory
+from offspike.ops import check_listening, memory
 
 __all__ = ["calibrate_and_fire", "fire", "fire_signed", "probe"]
 
 Array = NDArray[np.floating[Any]]
 
 BLOCK = 8192  # neurons: enough for memory to stream, few enough for their state to stay in a core's L2
-RULES = ("residual", "shift-keep", "shift-pin", "exact-first", "exact-middle", "exact-near")
-RESIDUAL, SHIFT_KEEP, SHIFT_PIN, EXACT_FIRST, EXACT_MIDDLE, EXACT_NEAR = range(len(RULES))
+RULES = ("given", "residual", "shift-keep", "shift-pin", "exact-first", "exact-middle", "exact-near")
+GIVEN, RESIDUAL, SHIFT_KEEP, SHIFT_PIN, EXACT_FIRST, EXACT_MIDDLE, EXACT_NEAR = range(len(RULES))
 
 
 def _compiled(function: Any, *, parallel: bool = False) -> Any:
@@ -40,10 +40,7 @@ _parallel = functools.partial(_compiled, parallel=True)
 
 def fire(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
     """``reference.fire``, in one pass over memory."""
-    wide = _widen(current)
-    spikes, v_end = memory.empty(wide.shape, wide.dtype), torch.empty(wide.shape[1], dtype=wide.dtype)
-    _fire(*_views(wide, theta, v0, spikes, v_end))
-    return spikes.to(current.dtype), v_end
+    return calibrate_and_fire(current, theta, "given", 0, 1, 0.0, v0)
 
 
 def fire_signed(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,14 +60,40 @@ def probe(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor, T
 
 
 def calibrate_and_fire(
-    current: Tensor, theta: Tensor, rule: str, rho: int, iterations: int, eps: float
+    current: Tensor,
+    theta: Tensor,
+    rule: str,
+    rho: int,
+    iterations: int,
+    eps: float,
+    v0: Tensor | None = None,
+    beside: Tensor | None = None,
+    gain: Tensor | None = None,
+    bias: Tensor | None = None,
+    inner: int = 1,
+    steps: int = 0,
+    unit: bool = True,
+    dtype: torch.dtype | None = None,
+    keep: bool = True,
+    pool: int = 0,
+    width: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Listen to the first ρ <= T steps, choose v(0) by ``rule``, fire; currents come from memory only once."""
+    """``fused.specification``; currents come from memory only once."""
+    steps = steps or len(current)
+    check_listening(rho, steps)
     wide = _widen(current)
-    spikes, v_end = memory.empty(wide.shape, wide.dtype), torch.empty(wide.shape[1], dtype=wide.dtype)
-    views = _views(wide, theta, spikes, v_end)
+    if beside is not None:
+        wide = wide + _widen(beside) * gain
+    if bias is not None:
+        wide = wide + bias[torch.arange(wide.shape[1]) // inner % len(bias)]
+    spikes, v_end = memory.empty((steps, wide.shape[1]), wide.dtype), torch.empty(wide.shape[1], dtype=wide.dtype)
+    sent = torch.ones(1, dtype=theta.dtype) if unit else theta
+    start = theta if v0 is None else v0
+    views = _views(wide, theta, start, sent, spikes, v_end)
     _calibrate_and_fire(*views, RULES.index(rule), rho, iterations, views[0].dtype.type(eps))
-    return spikes.to(current.dtype), v_end
+    if pool:
+        spikes = spikes.view(steps, -1, 2, width // 2, 2, pool).sum((2, 4)).flatten(1) * 0.25
+    return spikes.to(dtype or current.dtype), v_end if keep else v_end.new_empty(0)
 
 
 def _widen(current: Tensor) -> Tensor:
@@ -85,14 +108,6 @@ def _views(*tensors: Tensor) -> list[Array]:
     if torch.get_num_threads() != threads:  # both use OpenMP: the first call starts numba's threads, and resets torch's
         torch.set_num_threads(threads)
     return [x.detach().contiguous().numpy() for x in tensors]
-
-
-@_parallel
-def _fire(current: Array, theta: Array, v0: Array, spikes: Array, v_end: Array) -> None:
-    for block in numba.prange((v_end.size + BLOCK - 1) // BLOCK):
-        start, v = block * BLOCK, v_end[block * BLOCK : (block + 1) * BLOCK]
-        _copy(_part(v0, start, v.size), v)
-        _fire_block(current, start, _part(theta, start, v.size), v, spikes)
 
 
 @_parallel
@@ -116,16 +131,19 @@ def _probe(current: Array, theta: Array, v0: Array, count: Array, v_end: Array, 
 
 @_parallel
 def _calibrate_and_fire(
-    current: Array, theta: Array, spikes: Array, v_end: Array, rule: int, rho: int, iterations: int, eps: Any
-) -> None:
+    current: Array, theta: Array, start: Array, sent: Array, spikes: Array, v_end: Array,
+    rule: int, rho: int, iterations: int, eps: Any,
+) -> None:  # fmt: skip
     for block in numba.prange((v_end.size + BLOCK - 1) // BLOCK):
-        start, v = block * BLOCK, v_end[block * BLOCK : (block + 1) * BLOCK]
-        each = _part(theta, start, v.size)
-        if rule >= EXACT_FIRST:
-            _exact(current, rho, start, each, v, rule, eps)
+        first, v = block * BLOCK, v_end[block * BLOCK : (block + 1) * BLOCK]
+        each = _part(theta, first, v.size)
+        if rule == GIVEN:
+            _copy(_part(start, first, v.size), v)
+        elif rule >= EXACT_FIRST:
+            _exact(current, rho, first, each, v, rule, eps)
         else:
-            _shift(current, rho, start, each, v, rule, iterations, eps)
-        _fire_block(current, start, each, v, spikes)
+            _shift(current, rho, first, each, v, rule, iterations, eps)
+        _fire_block(current, first, each, _part(sent, first, v.size), v, spikes)
 
 
 @_compiled
@@ -146,19 +164,21 @@ def _copy(source: Array, target: Array) -> None:
 
 
 @_compiled
-def _fire_block(current: Array, start: int, theta: Array, v: Array, spikes: Array) -> None:
-    for t in range(len(current)):
-        _fire_step(current[t, start : start + v.size], theta, v, spikes[t, start : start + v.size])
+def _fire_block(current: Array, start: int, theta: Array, sent: Array, v: Array, spikes: Array) -> None:
+    stop = start + v.size
+    for t in range(len(spikes)):
+        _fire_step(current[t % len(current), start:stop], theta, sent, v, spikes[t, start:stop])
 
 
 @_compiled
-def _fire_step(step: Array, theta: Array, v: Array, out: Array) -> None:
-    """``m = v + I;  s = [m ≥ θ];  v = m − s·θ``, v in place."""
+def _fire_step(step: Array, theta: Array, sent: Array, v: Array, out: Array) -> None:
+    """``m = v + I;  s = [m ≥ θ];  v = m − s·θ``, v in place; ``sent`` is what a spike is written as."""
+    zero = theta.dtype.type(0)
     for i in range(v.size):
         m = v[i] + step[i]
         s = m >= theta[i]
         v[i] = m - theta[i] if s else m
-        out[i] = s
+        out[i] = sent[i] if s else zero
 
 
 @_compiled
@@ -181,7 +201,7 @@ def _probe_block(
     for i in range(v.size):
         count[i], low[i], high[i] = 0, np.inf, -np.inf
     for t in range(steps):
-        _probe_step(current[t, start : start + v.size], theta, v, count, low, high)
+        _probe_step(current[t % len(current), start : start + v.size], theta, v, count, low, high)
 
 
 @_compiled
@@ -255,7 +275,7 @@ def _interval(current: Array, rho: int, start: int, theta: Array, count: Array, 
         for i in range(size):
             least[k, i] = np.inf
     for t in range(rho):
-        step = current[t, start : start + size]
+        step = current[t % len(current), start : start + size]
         for i in range(size):
             total[i] += step[i]
         for k in range(t + 1, 0, -1):  # k spikes take k steps: beyond, D[k] is still infinite
