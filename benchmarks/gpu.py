@@ -29,6 +29,11 @@ CASES = [
     ("resnet18", 4, 4, (1000, 2000)),
     ("resnet34", 8, 8, (8, 16, 32)),
 ]
+# A variant of a kernel takes a second to compile: not all of them.
+SOME = (
+    "triton and ((test_fire and f32) or (on_the_way and bf16 and 14-4 and (exact-first or shift-keep)) "
+    "or ties or do_not_mix or ends_of or two_to_the_31)"
+)
 QUICK = [("resnet20", 3, 2, (2,)), ("vgg16", 3, 2, (1, 2))]
 
 
@@ -43,7 +48,7 @@ def main() -> None:
     began = time.perf_counter()
     if not options.skip_tests:
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/test_kernels.py"]
-        done = subprocess.run([*command, "-k", "not numba"], capture_output=True, text=True, check=False)
+        done = subprocess.run([*command, "-k", SOME], capture_output=True, text=True, check=False)
         (options.out / "tests.txt").write_text(done.stdout + done.stderr)
         print("kernel tests:", (done.stdout.strip().splitlines() or ["no output"])[-1], f"{time.perf_counter() - began:.0f} s")
     print("equal on a grid:", json.dumps(equal_on_a_grid(device)), flush=True)
@@ -104,7 +109,7 @@ def sweep(device: str, quick: bool) -> str:
     lines, usual = [], (gpu.PLAIN, gpu.POOLED, gpu.UNROLL)
     for what, steps, rho, kind in [
         ("T=16 rho=4", 16, 4, {}), ("T=4 rho=4", 4, 4, {}), ("T=8 rho=8", 8, 8, {}), ("shortcut", 16, 4, {"beside"}),
-        ("held", 16, 4, {"held"}), ("pool", 16, 4, {"pool"}), ("pool T=4", 4, 4, {"pool"}),
+        ("pool", 16, 4, {"pool"}),
     ]:  # fmt: skip
         current = torch.randn(1 if "held" in kind else steps, neurons, device=device).to(torch.bfloat16)
         options: dict[str, Any] = {"bias": bias, "keep": False}
@@ -113,10 +118,10 @@ def sweep(device: str, quick: bool) -> str:
         options |= {"pool": 64, "width": 32} if "pool" in kind else {}
         read = (1 if "held" in kind else steps) * (2 if "beside" in kind else 1)
         moved = 2 * neurons * (read + steps * (0.25 if "pool" in kind else 1))
-        blocks = [(1, 64), (1, 128), (2, 64), (2, 128), (4, 256)] if "pool" in kind else [(4, 512), (4, 1024), (8, 1024), (2, 512), (8, 2048)]
+        blocks = [(1, 64), (1, 128), (4, 256)] if "pool" in kind else [(4, 512), (4, 1024), (8, 1024)]
         cells = []
         for block in blocks:
-            for unroll in (4, 8, 16):
+            for unroll in (4, 12):
                 gpu.PLAIN = gpu.POOLED = block
                 gpu.UNROLL = unroll
                 run = lambda: gpu.calibrate_and_fire(current, theta, "exact-first", rho, 1, 1e-3, **options)  # noqa: B023, E731
