@@ -6,7 +6,7 @@ from pathlib import Path
 import offspike
 
 ROWS = """
-equations clock distributed storage catalogue
+equations clock distributed storage catalogue fit
 ops
 activations
 neurons initial leaves thresholds corrections
