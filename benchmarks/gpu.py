@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import offspike as osp
-from offspike import bench
+from offspike import bench, rivals, timing
 
 CASES = [
     # network, T, rho, batches to try
@@ -34,6 +34,7 @@ SOME = (
     "triton and ((test_fire and f32) or (on_the_way and bf16 and 14-4 and (exact-first or shift-keep)) "
     "or ties or do_not_mix or ends_of or two_to_the_31)"
 )
+KEYS = ("us", "images_per_second", "peak_bytes")
 QUICK = [("resnet20", 3, 2, (2,)), ("vgg16", 3, 2, (1, 2))]
 
 
@@ -52,7 +53,7 @@ def main() -> None:
         (options.out / "tests.txt").write_text(done.stdout + done.stderr)
         print("kernel tests:", (done.stdout.strip().splitlines() or ["no output"])[-1], f"{time.perf_counter() - began:.0f} s")
     print("equal on a grid:", json.dumps(equal_on_a_grid(device)), flush=True)
-    roofs = bench.roofs(device)
+    roofs = timing.roofs(torch.device(device), dtype=torch.bfloat16)
     print("roofs:", roofs, flush=True)
     print(sweep(device, options.quick), flush=True)
     rows: list[dict[str, Any]] = []
@@ -125,7 +126,7 @@ def sweep(device: str, quick: bool) -> str:
                 gpu.PLAIN = gpu.POOLED = block
                 gpu.UNROLL = unroll
                 run = lambda: gpu.calibrate_and_fire(current, theta, "exact-first", rho, 1, 1e-3, **options)  # noqa: B023, E731
-                took = bench.seconds(run, device=torch.device(device), budget=0.02)
+                took = timing.seconds(run, torch.device(device), budget=0.02)
                 cells.append((moved / took / 1e9, f"{block}x{unroll}"))
         cells.sort(reverse=True)
         lines.append(f"{what:12} " + "  ".join(f"{name}: {rate:.0f}" for rate, name in [*cells[:5], cells[-1]]))
@@ -141,12 +142,13 @@ def case(name: str, steps: int, rho: int, batches: tuple[int, ...], device: str,
         for precision in ("bf16", "tf32") if batch == batches[-1] else ("bf16",):
             snn = osp.convert(ann, osp.methods.exact(rho), precision=precision)
             try:
-                yield {**row, "what": f"snn {precision}", **bench.speed(lambda: snn(x, steps), x)}  # noqa: B023
+                yield {**row, "what": f"snn {precision}", **bench.speed(lambda: snn(x, steps), x, budget=0.5)}  # noqa: B023
             except torch.OutOfMemoryError:
-                yield {**row, "what": f"snn {precision} out of memory", "us": float("nan"), "memory": float("nan")}
+                yield {**row, "what": f"snn {precision} out of memory", **dict.fromkeys(KEYS, float("nan"))}
         if batch == batches[-1]:
-            for what, run in bench.anns(ann, x).items():
-                yield {**row, "what": what, **bench.speed(run, x)}
+            for folded in (False, True):
+                run = rivals.ann(ann, x, "bf16", folded=folded)
+                yield {**row, "what": f"ann bf16{' folded' * folded}", **bench.speed(run, x, budget=0.5)}
 
 
 def details(device: str, quick: bool, roofs: Any) -> tuple[list[dict[str, Any]], str]:
@@ -155,9 +157,11 @@ def details(device: str, quick: bool, roofs: Any) -> tuple[list[dict[str, Any]],
         ann = bench.network(name).to(device)
         snn = osp.convert(ann, osp.methods.exact(rho), precision="bf16")
         x = torch.randn(2 if quick else batch, *ann.input_shape, device=device)
-        found = bench.by_layer(snn, x, steps, roofs=roofs)
+        found = bench.by_layer(snn, x, steps=steps, roofs=roofs)
         rows += [{"network": name, **row} for row in found]
-        text += f"\n{name} T={steps}\n" + bench.table(found)
+        text += f"\n{name} T={steps}\n"
+        for row in found + bench.summary(found, roofs):
+            text += f"{row.get('layer', 'all')[:24]:24} {row['kind']:12} {row['us']:9.3f} {row['of_roof']:5.0%}\n"
         if device == "cuda" and name != "resnet18":
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
                 snn(x, steps)
@@ -176,7 +180,7 @@ def kernels(profile: Any, images: int) -> str:
 def line(row: dict[str, Any]) -> str:
     return (
         f"{row['network']:9} T={row['steps']:<3} rho={row['rho']:<2} B={row['batch']:<5} {row['what']:22} "
-        f"{row['us']:9.2f} us/image  {row['memory']:6.2f} GB"
+        f"{row['us']:9.2f} us/image  {(row['peak_bytes'] or 0) / 1e9:6.2f} GB"
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import offspike
 
 ROWS = """
-equations clock distributed storage catalogue fit
+equations clock distributed storage catalogue fit timing
 ops
 activations
 neurons initial leaves thresholds corrections
@@ -20,7 +20,7 @@ network latency datasets
 surgery report checkpoint energy exits
 prepare convert record
 evaluate figures markup page zoo training train
-experiment doctor bench
+experiment doctor rivals bench
 demo
 cli
 __main__

@@ -1,176 +1,151 @@
-"""How fast a spiking network runs, layer by layer, against the machine's own limits and against its ANN."""
+"""How fast a spiking network runs: images a second, time by layer, and how near that is to what the machine can do."""
 
+import csv
 import statistics
-import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from offspike import zoo
-from offspike.clock import active_clock
-from offspike.folding import fold
+from offspike import rivals, timing, zoo
+from offspike.convert import convert
 from offspike.graph import Node
 from offspike.layers import SpikingLayer
+from offspike.methods import Method
 from offspike.network import SpikingNetwork
+from offspike.plan import Precision
+from offspike.timing import Roofs
 
-__all__ = ["Roofs", "anns", "by_layer", "network", "roofs", "seconds", "speed", "table"]
+__all__ = ["accuracy", "by_layer", "compare", "network", "save", "speed", "summary"]
 
-
-class Roofs(NamedTuple):
-    """What the machine can do, measured: operations a second of a large bf16 product, bytes a second of a copy."""
-
-    operations: float
-    bytes: float
+Row = dict[str, Any]
+Batches = Callable[[], Iterator[tuple[Tensor, Tensor]]]
 
 
-def network(name: str) -> Any:
-    """A network of the zoo with random weights, and statistics as if it had been trained: it spikes."""
-    torch.manual_seed(0)
+def network(name: str) -> nn.Module:
+    """A network of the zoo with random weights (they cost what trained ones cost), such that its neurons fire."""
+    if name not in zoo.NETWORKS:
+        raise ValueError(f"there is no network {name!r}; choose from {', '.join(zoo.NETWORKS)}, or give a file")
+    generator = torch.Generator().manual_seed(0)
     model = zoo.NETWORKS[name]()
     for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            assert module.running_var is not None
-            assert module.running_mean is not None
-            module.running_var.uniform_(0.5, 2.0)
-            module.running_mean.normal_(std=0.1)
-            nn.init.normal_(module.bias, std=0.3)
-        if hasattr(module, "set_threshold"):
-            module.set_threshold(1.3)
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            spread = (2 / module.weight[0].numel()) ** 0.5
+            module.weight.data = torch.randn(module.weight.shape, generator=generator) * spread
     return model.eval()
 
 
-def seconds(run: Callable[[], object], *, device: torch.device, budget: float = 1.0, warm_up: int = 3) -> float:
-    """The median time of a run, repeated for about ``budget`` seconds."""
-    for _ in range(warm_up):
-        run()
-    first = _once(run, device)
-    repeats = max(3, min(50, int(budget / max(first, 1e-6))))
-    return statistics.median(_once(run, device) for _ in range(repeats))
+def speed(run: Callable[[], object], x: Tensor, *, budget: float = 1.0) -> Row:
+    """Microseconds an image, images a second, and the peak of GPU memory in bytes."""
+    timing.forget_peak(x.device)
+    took = timing.seconds(run, x.device, budget=budget)
+    return {"us": took / len(x) * 1e6, "images_per_second": len(x) / took, "peak_bytes": timing.peak(x.device)}
 
 
-def _once(run: Callable[[], object], device: torch.device) -> float:
-    if device.type != "cuda":
-        start = time.perf_counter()
-        run()
-        return time.perf_counter() - start
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    begin.record()
-    run()
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end) / 1e3
+def compare(
+    ann: nn.Module,
+    x: Tensor,
+    method: Method,
+    *,
+    steps: int,
+    precisions: Sequence[Precision],
+    with_reference: bool = False,
+    budget: float = 1.0,
+) -> Iterator[Row]:
+    """The spiking network in each precision, the ANN, and SpikingJelly where it is installed, on the batch ``x``."""
+    for precision in precisions:
+        snn = convert(ann, method, precision=precision)
+        runs: dict[str, Callable[[], Any] | None] = {
+            "offspike": lambda snn=snn: snn(x, steps),
+            "ann": rivals.ann(ann, x, precision, folded=False),
+            "ann, batch norms folded": rivals.ann(ann, x, precision, folded=True),
+            "spikingjelly": rivals.spikingjelly(ann, x, steps, precision) if precision != "bf16" else None,
+        }
+        for what, run in runs.items():
+            if run is not None:
+                yield {"what": what, "precision": precision, "batch": len(x), **speed(run, x, budget=budget)}
+    if with_reference:
+        snn = convert(ann, method)
+        with rivals.reference(snn):
+            row = speed(lambda: snn(x, steps), x, budget=budget)
+        yield {"what": "reference", "precision": "exact32", "batch": len(x), **row}
 
 
-def roofs(device: torch.device | str) -> Roofs:
-    """Measured on the spot."""
-    device = torch.device(device)
-    size, count, dtype = (8192, 1 << 30, torch.bfloat16) if device.type == "cuda" else (1024, 1 << 25, torch.float32)
-    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    product = seconds(lambda: a @ b, device=device, budget=0.3)
-    x = torch.ones(count, dtype=torch.uint8, device=device)
-    y = torch.empty_like(x)
-    copy = seconds(lambda: y.copy_(x), device=device, budget=0.3)
-    return Roofs(2 * size**3 / product, 2 * count / copy)
-
-
-def speed(run: Callable[[], object], x: Tensor, *, budget: float = 1.0) -> dict[str, float]:
-    """Microseconds an image, images a second, and the peak of GPU memory in GB."""
-    if x.is_cuda:
-        torch.cuda.reset_peak_memory_stats()
-    took = seconds(run, device=x.device, budget=budget)
-    memory = torch.cuda.max_memory_allocated() / 1e9 if x.is_cuda else float("nan")
-    return {"us": took / len(x) * 1e6, "images_per_second": len(x) / took, "memory": memory}
-
-
-def anns(ann: nn.Module, x: Tensor) -> dict[str, Callable[[], Any]]:
-    """The ANN itself in bf16, channels last: as it is, and with its batch norms folded."""
-    runs: dict[str, Callable[[], Any]] = {}
-    for name, model in {"ann bf16": ann, "ann bf16 folded": fold(ann)}.items():
-        copy = _low(model)
-        given = x.to(torch.bfloat16)
-        given = given.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else given
-        runs[name] = lambda copy=copy, given=given: _forward(copy, given)
-    return runs
-
-
-def _low(model: nn.Module) -> nn.Module:
-    from copy import deepcopy
-
-    return deepcopy(model).eval().to(torch.bfloat16).to(memory_format=torch.channels_last)
-
-
-def _forward(model: nn.Module, x: Tensor) -> Any:
-    with torch.inference_mode(), torch.backends.cudnn.flags(enabled=True, benchmark=True):
-        return model(x)
-
-
-def by_layer(snn: SpikingNetwork, x: Tensor, steps: int, *, roofs: Roofs) -> list[dict[str, Any]]:
-    """Time, operations and bytes of each step of the network's plan, and how near it is to its roof."""
-    plan, _ = snn._prepared()
+def by_layer(snn: SpikingNetwork, x: Tensor, *, steps: int, roofs: Roofs, repeats: int = 4) -> list[Row]:
+    """Time of each step of the network's plan, the operations and bytes that it needs, and how near it is to its roof."""
+    plan, _ = snn.prepared()
     if plan is None:
         raise ValueError("this model runs without a plan: its code cannot be followed, so it has no steps to time")
-    samples: list[list[dict[str, Any]]] = []
-    for _ in range(4):
-        found: list[dict[str, Any]] = []
-        marks = [_mark(x)]
+    rows: list[Row] = []
+    times: list[list[float]] = []
+    for _ in range(repeats + 1):
+        rows, marks = [], [timing.mark(x.device)]
 
         def watch(node: Node, taken: list[Any], made: Any) -> None:
-            marks.append(_mark(x))  # noqa: B023
-            found.append(_count(node, plan.reading.module(node), taken, made))  # noqa: B023
+            marks.append(timing.mark(x.device))  # noqa: B023
+            rows.append(_needs(node, snn.model, taken, made))  # noqa: B023
 
         plan.watch = watch
         try:
-            snn(x, steps, heard=None, piece=steps)
+            snn(x, steps=steps, heard=None)
         finally:
             plan.watch = None
         if x.is_cuda:
-            torch.cuda.synchronize()
-        for row, begin, end in zip(found, marks, marks[1:], strict=False):
-            row["us"] = _between(begin, end) * 1e6 / len(x)
-            bound = max(row["operations"] / roofs.operations, row["bytes"] / roofs.bytes)
-            row["of_roof"] = bound / max(_between(begin, end), 1e-12)
-        samples.append(found)
-    rows = samples[-1]
+            torch.cuda.synchronize(x.device)
+        times.append([timing.between(a, b) for a, b in zip(marks, marks[1:], strict=False)])
     for index, row in enumerate(rows):
-        row["us"] = statistics.median(sample[index]["us"] for sample in samples[1:])
+        took = statistics.median(run[index] for run in times[1:])
+        row |= {"us": took / len(x) * 1e6, "of_roof": roofs.bound(row["operations"], row["bytes"]) / max(took, 1e-9)}
     return [row for row in rows if row["bytes"]]
 
 
-def _mark(x: Tensor) -> Any:
-    if not x.is_cuda:
-        return time.perf_counter()
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
-
-
-def _between(begin: Any, end: Any) -> float:
-    return end - begin if isinstance(begin, float) else begin.elapsed_time(end) / 1e3
-
-
-def _count(node: Node, module: nn.Module | None, taken: list[Any], made: Any) -> dict[str, Any]:
-    """The fewest operations and bytes that a step needs."""
-    tensors = [x for x in [*taken, made] if isinstance(x, Tensor)]
-    moved = sum(x.numel() * x.element_size() for x in tensors)
+def _needs(node: Node, model: nn.Module, taken: list[Any], made: Any) -> Row:
+    """The fewest operations and bytes that a step needs: each value read once, its result written once."""
+    module = model.get_submodule(node.target) if node.kind == "module" else None
+    inputs = [value for value in taken if isinstance(value, Tensor)]
+    passed = not isinstance(made, Tensor) or any(made.data_ptr() == value.data_ptr() for value in inputs)
+    moved = 0 if passed or not inputs else timing.size(made) + sum(map(timing.size, inputs))
     kind, operations = "other", 0
     if isinstance(module, SpikingLayer):
-        kind = "neuron"
+        kind = "neurons"
     elif isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):
-        kind = "conv" if module.weight.ndim > 2 else "linear"
+        kind = "convolution" if module.weight.ndim > 2 else "linear"
         operations = 2 * made.numel() * module.weight[0].numel()
         moved += module.weight.numel() * made.element_size()
-    elif node.kind == "input" or kind == "other" and len(tensors) > 1 and tensors[0].data_ptr() == made.data_ptr():
-        moved = 0
     return {"layer": node.target, "kind": kind, "operations": operations, "bytes": moved}
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """For people."""
-    lines = [f"{'layer':28} {'kind':7} {'us/image':>9} {'of roof':>8}"]
-    lines += [f"{row['layer'][:28]:28} {row['kind']:7} {row['us']:9.3f} {row['of_roof']:8.0%}" for row in rows]
-    for kind in dict.fromkeys(row["kind"] for row in rows):
-        lines.append(f"{'all ' + kind:28} {'':7} {sum(row['us'] for row in rows if row['kind'] == kind):9.3f}")
-    return "\n".join(lines) + "\n"
+def summary(rows: Sequence[Row], roofs: Roofs) -> list[Row]:
+    """The rows of ``by_layer`` summed by kind, and all of them."""
+    found = []
+    for kind in [*dict.fromkeys(row["kind"] for row in rows), "all"]:
+        some = [row for row in rows if kind in (row["kind"], "all")]
+        took = sum(row["us"] for row in some)
+        bound = sum(row["us"] * row["of_roof"] for row in some)
+        found.append({"kind": kind, "us": took, "of_roof": bound / took})
+    return found
+
+
+def accuracy(
+    ann: nn.Module, method: Method, batches: Batches, *, steps: int, precisions: Sequence[Precision]
+) -> Iterator[Row]:
+    """Accuracy at every t of the reference path and of each precision, on the same images."""
+    from offspike.evaluate import evaluate
+
+    snn = convert(ann, method)
+    with rivals.reference(snn):
+        yield {"what": "reference", "accuracy": evaluate(snn, batches(), steps=steps).accuracy.tolist()}
+    for precision in precisions:
+        report = evaluate(snn, batches(), steps=steps, precision=precision)
+        yield {"what": precision, "accuracy": report.accuracy.tolist()}
+
+
+def save(path: Path, rows: Sequence[Row]) -> None:
+    """Write rows as CSV; a column that a row lacks stays empty."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(dict.fromkeys(key for row in rows for key in row)))
+        writer.writeheader()
+        writer.writerows(rows)

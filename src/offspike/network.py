@@ -70,7 +70,7 @@ class SpikingNetwork(nn.Module):
             *inputs, steps = inputs  # type: ignore[assignment]
         self._check_call(inputs, steps, piece)
         total = cast(int, steps)
-        plan, replays = self._prepared()
+        plan, replays = self.prepared()
         if plan is None:
             with torch.no_grad(), arithmetic(self.precision):
                 return self._passes(self._run, inputs, total, piece, heard)
@@ -108,7 +108,7 @@ class SpikingNetwork(nn.Module):
             shapes = " and ".join(f"[{_sizes(x.shape)}]" for x in inputs)
             raise ValueError(f"the model does not take inputs of shape {shapes}: {error}") from error
 
-    def _prepared(self) -> tuple[Plan | None, Replays]:
+    def prepared(self) -> tuple[Plan | None, Replays]:
         """The plan for the network as it is now; None where it has none, or where hooks want to see the layers."""
         modules = list(self.model.modules())
         if any(module._forward_hooks or module._forward_pre_hooks for module in modules):

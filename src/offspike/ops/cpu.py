@@ -81,16 +81,19 @@ def calibrate_and_fire(
     """``fused.specification``; currents come from memory only once."""
     steps = steps or len(current)
     check_listening(rho, steps)
-    wide = _widen(current)
-    if beside is not None:
-        wide = wide + _widen(beside) * gain
-    if bias is not None:
-        wide = wide + bias[torch.arange(wide.shape[1]) // inner % len(bias)]
+    wide, none = _widen(current), theta.new_empty(0)
     spikes, v_end = memory.empty((steps, wide.shape[1]), wide.dtype), torch.empty(wide.shape[1], dtype=wide.dtype)
-    sent = torch.ones(1, dtype=theta.dtype) if unit else theta
-    start = theta if v0 is None else v0
-    views = _views(wide, theta, start, sent, spikes, v_end)
-    _calibrate_and_fire(*views, RULES.index(rule), rho, iterations, views[0].dtype.type(eps))
+    given = (
+        wide,
+        none.view(0, 0) if beside is None else _widen(beside),
+        none if gain is None else gain,
+        none if bias is None else bias,
+        theta,
+        theta if v0 is None else v0,
+        torch.ones(1, dtype=theta.dtype) if unit else theta,
+    )
+    views = _views(*given, spikes, v_end)
+    _calibrate_and_fire(*views, inner, RULES.index(rule), rho, iterations, views[0].dtype.type(eps))
     if pool:
         spikes = spikes.view(steps, -1, 2, width // 2, 2, pool).sum((2, 4)).flatten(1) * 0.25
     return spikes.to(dtype or current.dtype), v_end if keep else v_end.new_empty(0)
@@ -126,24 +129,58 @@ def _probe(current: Array, theta: Array, v0: Array, count: Array, v_end: Array, 
         start, stop = block * BLOCK, min((block + 1) * BLOCK, v_end.size)
         v, each = v_end[start:stop], _part(theta, start, stop - start)
         _copy(_part(v0, start, stop - start), v)
-        _probe_block(current, len(current), start, each, v, count[start:stop], low[start:stop], high[start:stop])
+        none = np.empty(0, v.dtype)
+        drive = (current, none.reshape(0, 0), none, none, np.empty(stop - start, v.dtype), start)
+        _probe_block(drive, len(current), each, v, count[start:stop], low[start:stop], high[start:stop])
 
 
 @_parallel
 def _calibrate_and_fire(
-    current: Array, theta: Array, start: Array, sent: Array, spikes: Array, v_end: Array,
-    rule: int, rho: int, iterations: int, eps: Any,
+    current: Array, beside: Array, gain: Array, bias: Array, theta: Array, v0: Array, sent: Array, spikes: Array,
+    v_end: Array, inner: int, rule: int, rho: int, iterations: int, eps: Any,
 ) -> None:  # fmt: skip
     for block in numba.prange((v_end.size + BLOCK - 1) // BLOCK):
-        first, v = block * BLOCK, v_end[block * BLOCK : (block + 1) * BLOCK]
-        each = _part(theta, first, v.size)
+        start, v = block * BLOCK, v_end[block * BLOCK : (block + 1) * BLOCK]
+        each = _part(theta, start, v.size)
+        drive = (current, beside, gain, _channels(bias, inner, start, v.size), np.empty(v.size, v.dtype), start)
         if rule == GIVEN:
-            _copy(_part(start, first, v.size), v)
+            _copy(_part(v0, start, v.size), v)
         elif rule >= EXACT_FIRST:
-            _exact(current, rho, first, each, v, rule, eps)
+            _exact(drive, rho, each, v, rule, eps)
         else:
-            _shift(current, rho, first, each, v, rule, iterations, eps)
-        _fire_block(current, first, each, _part(sent, first, v.size), v, spikes)
+            _shift(drive, rho, each, v, rule, iterations, eps)
+        amount, stop = _part(sent, start, v.size), start + v.size
+        for t in range(len(spikes)):
+            _fire_step(_row(drive, t), each, amount, v, spikes[t, start:stop])
+
+
+@_compiled
+def _channels(bias: Array, inner: int, start: int, size: int) -> Array:
+    """The bias of each neuron of a block."""
+    part = np.empty(size if bias.size else 0, bias.dtype)
+    for i in range(part.size):
+        part[i] = bias[(start + i) // inner % bias.size]
+    return part
+
+
+@_compiled
+def _row(drive: Any, t: int) -> Array:
+    """The currents of a block at step t, ``current + gain·beside + bias``, in memory of their own if they are sums."""
+    current, beside, gain, bias, row, start = drive
+    step = current[t % len(current), start : start + row.size]
+    if beside.size:
+        _add(step, beside[t, start : start + row.size], gain[0], row)
+        step = row
+    if bias.size:
+        _add(step, bias, bias.dtype.type(1), row)
+        step = row
+    return step
+
+
+@_compiled
+def _add(a: Array, b: Array, gain: Any, out: Array) -> None:
+    for i in range(out.size):
+        out[i] = a[i] + b[i] * gain
 
 
 @_compiled
@@ -161,13 +198,6 @@ def _part(x: Array, start: int, size: int) -> Array:
 def _copy(source: Array, target: Array) -> None:
     for i in range(target.size):
         target[i] = source[i]
-
-
-@_compiled
-def _fire_block(current: Array, start: int, theta: Array, sent: Array, v: Array, spikes: Array) -> None:
-    stop = start + v.size
-    for t in range(len(spikes)):
-        _fire_step(current[t % len(current), start:stop], theta, sent, v, spikes[t, start:stop])
 
 
 @_compiled
@@ -195,13 +225,11 @@ def _fire_signed_step(step: Array, theta: Array, v: Array, sent: Array, out: Arr
 
 
 @_compiled
-def _probe_block(
-    current: Array, steps: int, start: int, theta: Array, v: Array, count: Array, low: Array, high: Array
-) -> None:
+def _probe_block(drive: Any, steps: int, theta: Array, v: Array, count: Array, low: Array, high: Array) -> None:
     for i in range(v.size):
         count[i], low[i], high[i] = 0, np.inf, -np.inf
     for t in range(steps):
-        _probe_step(current[t % len(current), start : start + v.size], theta, v, count, low, high)
+        _probe_step(_row(drive, t), theta, v, count, low, high)
 
 
 @_compiled
@@ -220,7 +248,7 @@ def _probe_step(step: Array, theta: Array, v: Array, count: Array, low: Array, h
 
 
 @_compiled
-def _shift(current: Array, rho: int, start: int, theta: Array, v0: Array, rule: int, iterations: int, eps: Any) -> None:
+def _shift(drive: Any, rho: int, theta: Array, v0: Array, rule: int, iterations: int, eps: Any) -> None:
     """``initial.Residual`` and ``initial.Shift``: fill v(0)."""
     real = theta.dtype.type
     half, zero, most = real(0.5), real(0), real(rho + 1 if rule == SHIFT_PIN else rho)
@@ -230,7 +258,7 @@ def _shift(current: Array, rho: int, start: int, theta: Array, v0: Array, rule: 
         v0[i] = theta[i] * half
     for _ in range(iterations):
         _copy(v0, v)
-        _probe_block(current, rho, start, theta, v, count, low, high)
+        _probe_block(drive, rho, theta, v, count, low, high)
         if rule == RESIDUAL:
             _copy(v, v0)
             return
@@ -243,13 +271,14 @@ def _shift(current: Array, rho: int, start: int, theta: Array, v0: Array, rule: 
 
 
 @_compiled
-def _exact(current: Array, rho: int, start: int, theta: Array, v0: Array, rule: int, eps: Any) -> None:
+def _exact(drive: Any, rho: int, theta: Array, v0: Array, rule: int, eps: Any) -> None:
     """``initial.Exact``: fill v(0)."""
     real = theta.dtype.type
     half, zero, last, share = real(0.5), real(0), real(rho), real(1 / rho)
-    first, scratch = current[0, start : start + v0.size], np.empty((3, v0.size), v0.dtype)
+    scratch = np.empty((3, v0.size), v0.dtype)
     count, low, high = scratch[0], scratch[1], scratch[2]
-    _interval(current, rho, start, theta, count, low, high)
+    _interval(drive, rho, theta, count, low, high)
+    first = _row(drive, 0)
     for i in range(v0.size):
         if rule == EXACT_MIDDLE:
             bottom = low[i] if count[i] > zero else high[i] - theta[i]
@@ -264,7 +293,7 @@ def _exact(current: Array, rho: int, start: int, theta: Array, v0: Array, rule: 
 
 
 @_compiled
-def _interval(current: Array, rho: int, start: int, theta: Array, count: Array, low: Array, high: Array) -> None:
+def _interval(drive: Any, rho: int, theta: Array, count: Array, low: Array, high: Array) -> None:
     """``equations.interval`` for the ANN's own count, which is filled in too."""
     real, size = theta.dtype.type, theta.size
     half, zero, last = real(0.5), real(0), real(rho)
@@ -275,7 +304,7 @@ def _interval(current: Array, rho: int, start: int, theta: Array, count: Array, 
         for i in range(size):
             least[k, i] = np.inf
     for t in range(rho):
-        step = current[t % len(current), start : start + size]
+        step = _row(drive, t)
         for i in range(size):
             total[i] += step[i]
         for k in range(t + 1, 0, -1):  # k spikes take k steps: beyond, D[k] is still infinite
