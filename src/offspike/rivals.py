@@ -65,12 +65,22 @@ def spikingjelly(model: nn.Module, x: Tensor, steps: int, precision: Precision) 
 
 @contextmanager
 def reference(snn: SpikingNetwork) -> Iterator[None]:
-    """Inside the block ``snn`` runs layer by layer, its neurons in plain PyTorch: the specification of all kernels."""
+    """Inside the block ``snn`` runs layer by layer, its neurons in plain PyTorch: the specification of all kernels.
+
+    Memory is laid out channels last, as in the network's plan: convolutions then sum in the same order.
+    """
     kind = next(snn.model.parameters()).device.type
     with ExitStack() as stack:
+        snn.model.to(memory_format=torch.channels_last)
+        stack.callback(lambda: snn.model.to(memory_format=torch.contiguous_format))
+        stack.callback(snn.model.register_forward_pre_hook(_channels_last).remove)
         for layer in snn.layers.values():
             stack.callback(layer.register_forward_hook(lambda module, args, out: None).remove)
         if ops.backend(kind) != "reference":
             for operator in (ops._fire, ops._probe, fused._calibrate_and_fire):
                 stack.enter_context(operator.set_kernel_enabled(kind, False))
         yield
+
+
+def _channels_last(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x for x in inputs)
