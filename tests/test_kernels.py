@@ -14,7 +14,7 @@ from offspike import fused, ops
 from offspike.ops import memory, reference
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-RULES = ["residual", "shift-keep", "shift-pin", "exact-first", "exact-middle", "exact-near"]
+RULES = ["residual", "shift-keep", "shift-pin", "exact-first", "exact-middle", "exact-near", "exact-even"]
 
 # An interpreter in numpy warns of ∞ − ∞ and of overflow, where PyTorch and GPUs are silent.
 pytestmark = [
@@ -58,6 +58,12 @@ def operands(steps, neurons, dtype, device, *, seed=0):
     theta, v0 = torch.rand(2, neurons, generator=draw, dtype=torch.float64) + torch.tensor([[0.5], [-0.3]])
     pairs = [(theta[:1], v0), (theta, v0[:1])] if neurons else [(torch.ones(1), torch.zeros(1))]
     return current.to(device, dtype), [tuple(x.to(device, state) for x in pair) for pair in pairs]
+
+
+def phased(rule, device, *, of=7):
+    """Phases for the rule that needs them, of a sample of so many neurons."""
+    phase = torch.rand(of, generator=torch.Generator().manual_seed(3)).to(device)
+    return {"phase": phase} if rule == "exact-even" else {}
 
 
 def same(got, wanted):
@@ -106,7 +112,9 @@ def test_calibrate_and_fire(kernels, steps, rho, dtype, rule):
     current, pairs = operands(steps, 515, dtype, device)
     for (theta, _), iterations in zip(pairs, (1, 3), strict=True):
         arguments = (rule, rho, iterations, 1e-3)
-        assert same(module.calibrate_and_fire(current, theta, *arguments), specified(current, theta, *arguments))
+        extra = phased(rule, device)
+        got = module.calibrate_and_fire(current, theta, *arguments, **extra)
+        assert same(got, specified(current, theta, *arguments, **extra))
 
 
 @each_rule
@@ -115,8 +123,9 @@ def test_calibrate_and_fire_one_neuron_and_many_blocks(kernels, neurons, rule):
     module, device = kernels
     current, pairs = operands(4, neurons, torch.float32, device)
     for theta, _ in pairs:
-        arguments = (rule, 3, 1, 1e-3)
-        assert same(module.calibrate_and_fire(current, theta, *arguments), specified(current, theta, *arguments))
+        arguments, extra = (rule, 3, 1, 1e-3), phased(rule, device, of=5000)
+        got = module.calibrate_and_fire(current, theta, *arguments, **extra)
+        assert same(got, specified(current, theta, *arguments, **extra))
 
 
 def drives(steps, neurons, dtype, device, state):
@@ -147,6 +156,7 @@ def test_currents_made_on_the_way(kernels, steps, rho, dtype, rule):
     current, ((theta, _), _) = operands(steps, neurons, dtype, device)
     theta = (theta * 16).round() / 16  # θ·s fits bfloat16: Triton's interpreter cuts off where a GPU rounds
     for options in drives(steps, neurons, dtype, device, theta.dtype):
+        options |= phased(rule, device, of=120)
         given = current[:1] if "steps" in options else current
         arguments = ("given" if "v0" in options else rule, rho, 1, 1e-3)
         got = module.calibrate_and_fire(given, theta, *arguments, **options)
@@ -157,7 +167,7 @@ def test_currents_made_on_the_way(kernels, steps, rho, dtype, rule):
 def test_calibrate_and_fire_without_neurons(kernels, rule):
     module, device = kernels
     spikes, v_end = module.calibrate_and_fire(
-        torch.zeros(4, 0, device=device), torch.ones(1, device=device), rule, 2, 1, 0.1
+        torch.zeros(4, 0, device=device), torch.ones(1, device=device), rule, 2, 1, 0.1, **phased(rule, device)
     )
     assert spikes.shape == (4, 0)
     assert v_end.shape == (0,)
@@ -170,8 +180,10 @@ def test_ties_go_the_same_way(kernels, steps, rule):
     module, device = kernels
     current = torch.randint(-2, 4, (steps, 600), generator=torch.Generator().manual_seed(0)).to(device) / 2
     theta = torch.ones(1, device=device)
-    arguments = (rule, steps, 2, 2.0**-10)
-    assert same(module.calibrate_and_fire(current, theta, *arguments), specified(current, theta, *arguments))
+    arguments, extra = (rule, steps, 2, 2.0**-10), phased(rule, device)
+    assert same(
+        module.calibrate_and_fire(current, theta, *arguments, **extra), specified(current, theta, *arguments, **extra)
+    )
 
 
 @pytest.mark.parametrize("name", ["fire", "probe"])
@@ -199,8 +211,9 @@ def test_long_listening(kernels, rho):
     module, device = kernels
     current, ((theta, _), _) = operands(rho, 70, torch.float32, device)
     run = fused._on_gpu if module.__name__.endswith("gpu") else fused._on_cpu
-    for arguments in [("exact-first", rho, 1, 1e-3), ("shift-keep", rho, 2, 1e-3)]:
-        assert same(run(current, theta, *arguments), specified(current, theta, *arguments))
+    for arguments in [("exact-first", rho, 1, 1e-3), ("exact-even", rho, 1, 1e-3), ("shift-keep", rho, 2, 1e-3)]:
+        extra = phased(arguments[0], device)
+        assert same(run(current, theta, *arguments, **extra), specified(current, theta, *arguments, **extra))
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs 10 GB on a GPU")

@@ -6,7 +6,7 @@ from pathlib import Path
 import offspike
 
 ROWS = """
-equations clock distributed storage catalogue fit timing
+equations clock distributed storage catalogue fit timing pairs
 ops
 activations
 neurons initial leaves thresholds corrections
@@ -18,9 +18,11 @@ rewrite plan replay
 schedules
 network latency datasets
 surgery report checkpoint energy exits
+answers closeup
 prepare convert record
-evaluate figures markup page zoo training train
+evaluate findings figures page zoo training train
 experiment doctor rivals bench
+examine
 demo
 cli
 __main__

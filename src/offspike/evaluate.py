@@ -21,10 +21,11 @@ from offspike.plan import Precision, check_precision
 from offspike.report import Report
 from offspike.schedules import Listen
 
-__all__ = ["Metric", "Progress", "evaluate"]
+__all__ = ["Metric", "Progress", "Watch", "evaluate"]
 
 Metric = Callable[[Any, Any], Tensor]  # (output of the model, target) -> how good each sample is, [B]
 Progress = Callable[[int], None]  # called with the number of samples of each finished batch
+Watch = Callable[[list[Tensor], Any, Any, Any], None]  # (inputs, labels, outputs of each step, the ANN's output)
 
 
 def evaluate(
@@ -36,6 +37,7 @@ def evaluate(
     metric: Metric | None = None,
     precision: Precision | None = None,
     progress: Progress | None = None,
+    watch: Watch | None = None,
 ) -> Report:
     """A report on ``snn`` over batches ``(x, labels)``, for every t from 1 to ``steps``.
 
@@ -46,11 +48,13 @@ def evaluate(
     For answers that are not classes, ``metric(output, target)`` says how good each sample of an output is: a tensor
     ``[B]``, where ``output`` is what the model returns. ``report.accuracy`` is then its mean for the readout at each t,
     and ``report.agreement`` the share of samples on which network and ANN are exactly as good.
+
+    ``watch`` sees every batch: its inputs, labels, outputs, and the ANN's output or None (see ``answers.Answers``).
     """
     ann = None if reference is None else deepcopy(reference).eval()
     report = Report.empty(snn.method, steps, list(snn.layers), reference=ann is not None)
     with torch.inference_mode(), _computing_in(snn, precision):
-        sums = _Sums(snn, ann, metric, steps)
+        sums = _Sums(snn, ann, metric, steps, watch)
         fit = Fit(steps, least=max(1, snn.method.rho), neurons=sums.neurons)
         for x, labels in loader:
             inputs = [value.to(sums.device, non_blocking=True) for value in (x if isinstance(x, tuple | list) else (x,))]
@@ -68,8 +72,10 @@ def evaluate(
 class _Sums:
     """What is summed over batches, on the device."""
 
-    def __init__(self, snn: SpikingNetwork, ann: nn.Module | None, metric: Metric | None, steps: int) -> None:
-        self.snn, self.ann, self.metric, self.steps = snn, ann, metric, steps
+    def __init__(
+        self, snn: SpikingNetwork, ann: nn.Module | None, metric: Metric | None, steps: int, watch: Watch | None
+    ) -> None:
+        self.snn, self.ann, self.metric, self.steps, self.watch = snn, ann, metric, steps, watch
         self.device = next(iter(snn.state_dict().values())).device
         self.names = {layer: name for name, layer in snn.layers.items()}
         self.totals: dict[Any, Tensor] = {}
@@ -85,12 +91,15 @@ class _Sums:
         result = {("spikes", name): torch.cat(counts) for name, counts in found.items()}
         result["correct"] = right.sum(1)
         result["bad"] = answers.new_zeros(1) + _undefined(outputs)
-        if self.ann is not None:
-            once = map_values(self.ann(*some), lambda leaf: leaf[None] if isinstance(leaf, Tensor) else leaf)
+        plain = None if self.ann is None else self.ann(*some)
+        if plain is not None:
+            once = map_values(plain, lambda leaf: leaf[None] if isinstance(leaf, Tensor) else leaf)
             expected, good = _score(once, target, self.metric)
             result["agree"], result["good"] = (answers == expected).sum(1), good.sum()
         for key, value in result.items():
             self.totals[key] = self.totals[key] + value if key in self.totals else value
+        if self.watch is not None:
+            self.watch(some, target, outputs, plain)
 
     def fill(self, report: Report) -> None:
         """Put the sums into a report."""

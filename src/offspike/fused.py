@@ -3,6 +3,7 @@
 The specification is the policy itself (`initial.py`), then the neuron (`ops/reference.py`); kernels return its bits.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from offspike import ops
-from offspike.initial import Constant, Exact, Policy, Residual, Shift
+from offspike.initial import Constant, Exact, Policy, Residual, Shift, phases
 
 __all__ = ["Drive", "calibrate_and_fire", "run"]
 
@@ -75,7 +76,7 @@ def run(
         v0 = torch.as_tensor(theta, dtype=ops.state_dtype(drive.current), device=drive.current.device) * policy.fraction
     elif policy is not None and not isinstance(policy, Residual | Shift | Exact):
         v0 = policy(drive.total(), theta)
-    flat = ops.flatten(drive.current, theta, 0.0 if v0 is None else v0)
+    flat = ops.flatten(drive.current, theta, v0)
     held = len(drive.current) == 1 and drive.steps > 1
     bias, inner = (None, 1) if drive.bias is None else flat.channels(drive.bias)
     sizes = drive.current.shape[2:] if drive.pool else (0, 0, 0)
@@ -94,8 +95,24 @@ def run(
         keep=keep,
         pool=sizes[0],
         width=sizes[2],
+        phase=_phases(flat, drive.current) if isinstance(policy, Exact) and policy.place == "even" else None,
     )
     return flat.restore(out, halved=drive.pool), flat.restore(v_end) if keep else None
+
+
+def _phases(flat: ops.Flat, current: Tensor) -> Tensor:
+    """The neurons' phases in memory order: of one sample where samples lie one after the other, else of all."""
+    shape, inverse = tuple(current.shape[1:]), flat.inverse
+    if len(shape) > 1 and inverse[0] == 0:
+        shape, inverse = (1, *shape[1:]), inverse
+    return _laid_phases(shape, inverse, current.device)
+
+
+@functools.lru_cache(maxsize=256)
+def _laid_phases(shape: tuple[int, ...], inverse: tuple[int, ...], device: torch.device) -> Tensor:
+    order = sorted(range(len(shape)), key=lambda axis: inverse[axis])
+    with torch.inference_mode(False):
+        return phases(torch.empty(shape, device=device)).permute(order).flatten().float()
 
 
 _GIVEN = {"rule": "given", "rho": 0, "iterations": 1, "eps": 0.0}
@@ -138,11 +155,12 @@ def specification(
     keep: bool = True,
     pool: int = 0,
     width: int = 0,
+    phase: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """What the kernels compute, on flat operands: the policy (or a given v(0)), then the neuron.
 
     ``current`` is ``[T, N]``, or ``[1, N]`` held for ``steps``; neuron i has channel ``(i // inner) % C``; pooled
-    neurons lie in memory as ``[rows, width, pool]``. Without ``keep`` v(T) comes back empty.
+    neurons lie in memory as ``[rows, width, pool]``; neuron i has phase ``phase[i % len(phase)]``. Without ``keep`` v(T) comes back empty.
     """
     ops.check_listening(rho, steps or len(current))
     total = current.to(theta.dtype)
@@ -151,7 +169,12 @@ def specification(
     if bias is not None:
         total = total + bias[torch.arange(total.shape[1], device=bias.device) // inner % len(bias)]
     total = total.expand(steps or len(total), total.shape[1])
-    v0 = _policy(rule, rho, iterations, eps)(total, theta) if v0 is None else v0
+    if v0 is None:
+        policy = _policy(rule, rho, iterations, eps)
+        if isinstance(policy, Exact) and phase is not None:
+            v0 = policy.start(total, theta, phase[torch.arange(total.shape[1], device=phase.device) % len(phase)])
+        else:
+            v0 = policy(total, theta)
     spikes, v_end = ops.fire(total, theta, v0)
     out = spikes if unit else spikes * theta
     if pool:
@@ -167,7 +190,7 @@ def _(
     current: Tensor, theta: Tensor, rule: str, rho: int, iterations: int, eps: float, v0: Tensor | None = None,
     beside: Tensor | None = None, gain: Tensor | None = None, bias: Tensor | None = None, inner: int = 1,
     steps: int = 0, unit: bool = True, dtype: torch.dtype | None = None, keep: bool = True, pool: int = 0,
-    width: int = 0,
+    width: int = 0, phase: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     neurons = current.shape[1]
     out = current.new_empty((steps or current.shape[0], neurons // 4 if pool else neurons), dtype=dtype)

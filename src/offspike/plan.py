@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from offspike import pairs
 from offspike.clock import active_clock
 from offspike.fused import Drive
 from offspike.graph import FUNCTIONS, Graph, Node, Ref, map_values
@@ -145,8 +146,10 @@ class Plan:
 
         def step(values: Values) -> Tensor:
             clock = active_clock()
-            own = bias is None and other is None  # then the layer adds its shift itself
-            current = layer.unfold(values[name]) if own else clock.unfold(values[name])
+            if bias is None and other is None:
+                current = layer.unfold(values[name])  # the layer adds its shift itself
+            else:
+                current = clock.hold(values[name]) if layer.steady else clock.unfold(values[name])
             beside = None if other is None else clock.unfold(values[other])
             if beside is not None and beside.shape != current.shape:  # a sum that repeats one of its parts
                 current, beside = torch.broadcast_tensors(current, beside)
@@ -171,7 +174,10 @@ class Plan:
             copy.bias = None if self.reading.bare(node) else nn.Parameter(module.bias.detach().to(copy.weight.dtype))
         if dtype is None:
             return lambda values: copy(values[name])
-        return lambda values: copy(values[name].to(dtype))
+        wide = pairs.widened(copy) if copy.weight.is_cuda and copy.bias is None else None
+        if wide is None:
+            return lambda values: copy(values[name].to(dtype))
+        return lambda values: pairs.run(copy, wide, values[name].to(dtype))
 
     def _bias(self, layer: SpikingLayer, names: list[str]) -> Tensor | None:
         """What the neurons add to their currents: the biases of the linear layers before them, and their own shift."""

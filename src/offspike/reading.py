@@ -75,7 +75,7 @@ class Reading:
 
     def bare(self, node: Node) -> bool:
         """Whether a linear layer's bias is added by the neurons: they alone take its output."""
-        if not self.fast or not self.linear(node) or node.name not in self.moving:
+        if not self.fast or not self.linear(node):
             return False
         match self.sinks(node.name):
             case [sink] if sink.name in self.sums:
@@ -138,7 +138,7 @@ class Reading:
 
     def _adds(self, layer: SpikingLayer | None) -> bool:
         """Whether a spiking layer can add something to its current: it then has at most one shift a channel."""
-        if layer is None or layer.steady:
+        if layer is None:
             return False
         return layer.shift is None or sum(size > 1 for size in layer.shift.shape) <= 1
 

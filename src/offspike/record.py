@@ -52,6 +52,11 @@ class Judgement:
             if count:
                 self.histogram[value] += count
 
+    def __add__(self, other: "Judgement") -> "Judgement":
+        """The judgement on both."""
+        total, equal, squares = self.total + other.total, self.equal + other.equal, self.squares + other.squares
+        return Judgement(total, equal, squares, self.histogram + other.histogram)
+
     @property
     def ratio(self) -> float:
         """The share of neurons with ψ = 0."""
@@ -70,6 +75,12 @@ class LayerRecord:
     constrained: Judgement = field(default_factory=Judgement)
     unconstrained: Judgement = field(default_factory=Judgement)
     inputs: Judgement = field(default_factory=Judgement)  # ΣI against T times the ANN's input, in units of θ, exactly
+
+    def __add__(self, other: "LayerRecord") -> "LayerRecord":
+        """What was seen by both."""
+        return LayerRecord(
+            *(mine + theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True))
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

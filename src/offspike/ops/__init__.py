@@ -97,18 +97,18 @@ class Flat(NamedTuple):
         return x.permute((*range(steps), *(steps + axis for axis in self.inverse)))
 
 
-def flatten(current: Tensor, theta: Tensor | float, v0: Tensor | float) -> Flat:
+def flatten(current: Tensor, theta: Tensor | float, v0: Tensor | float | None = None) -> Flat:
     """Check the operands and lay them out flat, in the order in which the current lies in memory (no copy if dense)."""
     if current.dtype not in CURRENT_DTYPES:
         raise TypeError(f"currents must be float64, float32, bfloat16 or float16, got {current.dtype}")
     if current.ndim < 1 or current.shape[0] < 1:
         raise ValueError(f"current must be [T, …] with T >= 1, got shape {tuple(current.shape)}")
     shape, state = current.shape[1:], state_dtype(current)
-    theta = torch.as_tensor(theta, dtype=state, device=current.device)
+    theta = _value(theta, state, current.device)
     # Only where looking at values neither stalls a queue nor breaks a graph.
     if theta.device.type == "cpu" and not torch.compiler.is_compiling() and not bool((theta > 0).all()):
         raise ValueError(f"thresholds must be positive, got {theta.min().item():g}")
-    v0 = torch.as_tensor(v0, dtype=state, device=current.device)
+    v0 = theta.new_empty(1) if v0 is None else _value(v0, state, current.device)
     order = sorted(range(len(shape)), key=lambda axis: -current.stride(axis + 1))
     inverse = tuple(order.index(axis) for axis in range(len(shape)))
 
@@ -129,6 +129,11 @@ def flatten(current: Tensor, theta: Tensor | float, v0: Tensor | float) -> Flat:
         tuple(shape[axis] for axis in order),
         inverse,
     )
+
+
+def _value(x: Tensor | float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    # Filled in on the device: a copy from the host could not be recorded in a CUDA graph.
+    return x.to(device, dtype) if isinstance(x, Tensor) else torch.full((), x, dtype=dtype, device=device)
 
 
 @torch.library.custom_op("offspike::fire", mutates_args=())

@@ -17,6 +17,7 @@ __all__ = ["LONGEST_TABLE", "calibrate_and_fire", "fire", "probe"]
 LONGEST_TABLE = 32  # the exact rules keep D[0] … D[ρ+1] in registers
 HELD = 8  # currents of up to this many listened steps stay in registers; more are read a second time
 PLAIN = (4, 1024)  # warps and neurons of a program: 16 bytes of bfloat16 a thread
+LONG = (4, 512)  # the same where the tables of long listening fill the registers
 POOLED = (1, 64)  # warps and windows: the four rows of a window lie in one warp, so that their sum needs no exchange
 UNROLL = 8  # steps whose currents are under way from memory at once
 
@@ -53,6 +54,7 @@ def calibrate_and_fire(
     keep: bool = True,
     pool: int = 0,
     width: int = 0,
+    phase: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """``fused.specification`` in one kernel (exact rules: ρ <= LONGEST_TABLE)."""
     steady, neurons = bool(steps), current.shape[1]
@@ -72,9 +74,11 @@ def calibrate_and_fire(
         "HELD": held, "STEADY": steady, "UNROLL": unroll, "REST": (steps - held) % unroll,
         "UNIT": unit, "KEEP": keep, "POOL": pool, "WIDTH": width,
     }  # fmt: skip
-    operands = [None if x is None else x.contiguous() for x in (current, beside, gain, bias, theta, v0, out, v_end)]
-    warps, block = POOLED if pool else PLAIN
-    _launch(scan.calibrate_and_fire, outputs, *operands, steps, neurons, outputs, warps=warps, block=block, **constants)
+    given = (current, beside, gain, bias, phase, theta, v0, out, v_end)
+    operands = [None if x is None else x.contiguous() for x in given]
+    warps, block = POOLED if pool else PLAIN if rho <= 4 else LONG
+    sizes = (steps, neurons, outputs, 0 if phase is None else phase.numel())
+    _launch(scan.calibrate_and_fire, outputs, *operands, *sizes, warps=warps, block=block, **constants)
     return out, v_end
 
 

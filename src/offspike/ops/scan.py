@@ -14,14 +14,17 @@ __all__ = ["calibrate_and_fire", "probe"]
 
 @triton.jit
 def calibrate_and_fire(
-    current, beside, gain, bias, theta, v0, out, v_end, steps, neurons, outputs,
+    current, beside, gain, bias, phase, theta, v0, out, v_end, steps, neurons, outputs, sample,
     NAME: tl.constexpr, VARIANT: tl.constexpr, RHO: tl.constexpr, ITERATIONS: tl.constexpr, EPS: tl.constexpr,
     SHARE: tl.constexpr, THETA: tl.constexpr, V0: tl.constexpr, INNER: tl.constexpr, CHANNELS: tl.constexpr,
     HELD: tl.constexpr, STEADY: tl.constexpr, UNROLL: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr,
     KEEP: tl.constexpr, POOL: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Listen to the first ρ steps, choose v(0) by NAME and VARIANT (or take it), fire, write spikes."""
-    j = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)  # 64 bits: there may be more than 2³¹ elements
+    # 64 bits: there may be more than 2³¹ elements.
+    neurons, outputs = neurons * tl.full((), 1, tl.int64), outputs * tl.full((), 1, tl.int64)
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    j = start + tl.arange(0, BLOCK)
     exists = j < outputs
     i, inside = j, exists
     if POOL:
@@ -58,7 +61,13 @@ def calibrate_and_fire(
         first = held[0]
         if not STEADY and not HELD:
             first = _current(current, beside, scale, shift, inside, each)
-        v = _place(n, low, high, first, each, VARIANT, RHO, EPS, SHARE)
+        if VARIANT == "even":
+            u = _phase(phase, start, sample, inside, each, POOL, WIDTH, BLOCK)
+            v = _spread(
+                held, current, beside, scale, shift, inside, each, neurons, n, low, high, u, RHO, EPS, SHARE, HELD, STEADY
+            )
+        else:
+            v = _place(n, low, high, first, each, VARIANT, RHO, EPS, SHARE)
     out += j
     if STEADY:
         for _ in range(steps):
@@ -94,6 +103,7 @@ def probe(
     THETA: tl.constexpr, V0: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Fire without writing spikes: count, v(T), ``min{v(t)|s(t)=1}`` and ``max{v(t)|s(t)=0}``."""
+    neurons = neurons * tl.full((), 1, tl.int64)
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = i < neurons
     each = tl.load(theta + i * THETA, mask=inside, other=1.0)
@@ -230,7 +240,7 @@ def _interval(
     if HELD:
         for t in tl.static_range(HELD):
             total += held[t]
-            least = _relaxed(least, theta, total, RHO)
+            least = _relaxed(least, theta, total, RHO, t + 1)
     else:
         for _ in range(RHO):
             i = held[0]
@@ -240,7 +250,7 @@ def _interval(
                 if beside is not None:
                     beside += neurons
             total += i
-            least = _relaxed(least, theta, total, RHO)
+            least = _relaxed(least, theta, total, RHO, RHO)
     count = tl.minimum(tl.maximum(tl.floor(_divide(total, theta) + 0.5), 0.0), RHO)
     low, high = -inf, inf
     for k in tl.static_range(RHO + 1):
@@ -249,13 +259,76 @@ def _interval(
 
 
 @triton.jit
-def _relaxed(least, theta, total, RHO: tl.constexpr):
-    """``D[k] ← min(D[k], max(D[k−1], kθ − C))``."""
+def _relaxed(least, theta, total, RHO: tl.constexpr, TOP: tl.constexpr):
+    """``D[k] ← min(D[k], max(D[k−1], kθ − C))`` for k up to TOP: beyond the step's own number D is still infinite."""
     after: tl.tuple = (least[0],)
-    for k in tl.static_range(1, RHO + 1):
-        after += (tl.minimum(least[k], tl.maximum(least[k - 1], k * theta - total)),)
-    after += (least[RHO + 1],)
+    for k in tl.static_range(1, RHO + 2):
+        if k <= TOP:
+            after += (tl.minimum(least[k], tl.maximum(least[k - 1], k * theta - total)),)
+        else:
+            after += (least[k],)
     return after
+
+
+@triton.jit
+def _phase(
+    phase, start, sample, inside, like, POOL: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """The phase of each neuron, from those of one sample (32 bits: 64-bit remainders are slow)."""
+    if POOL:
+        size = sample // 4
+        j = ((start % size).to(tl.int32) + tl.arange(0, BLOCK)) % size
+        j = _window(j, POOL, WIDTH)
+    else:
+        j = ((start % sample).to(tl.int32) + tl.arange(0, BLOCK)) % sample
+    return tl.load(phase + j, mask=inside, other=0.0).to(like.dtype)
+
+
+@triton.jit
+def _spread(
+    held, row, beside, scale, shift, inside, theta, neurons, count, low, high, u, RHO: tl.constexpr, EPS: tl.constexpr,
+    SHARE: tl.constexpr, HELD: tl.constexpr, STEADY: tl.constexpr,
+):  # fmt: skip
+    """``initial.Exact``, place "even": v(0) in the interval, for phases u."""
+    margin = theta * tl.full(theta.shape, EPS, theta.dtype)
+    low, high = low + margin, high - margin
+    total, inf = tl.full(theta.shape, 0.0, theta.dtype), tl.full(theta.shape, float("inf"), theta.dtype)
+    least: tl.tuple = (-inf,)
+    for _ in tl.static_range(RHO + 1):
+        least += (inf,)
+    if HELD:
+        for t in tl.static_range(HELD - 1):
+            total += held[t]
+            least = _relaxed(least, theta, total, RHO, t + 1)
+            low, high = _narrowed(least, count * (t + 1), u, low, high, SHARE, t + 1)
+    else:
+        for t in range(RHO - 1):
+            i = held[0]
+            if not STEADY:
+                i = _current(row, beside, scale, shift, inside, theta)
+                row += neurons
+                if beside is not None:
+                    beside += neurons
+            total += i
+            least = _relaxed(least, theta, total, RHO, RHO)
+            low, high = _narrowed(least, count * (t + 1), u, low, high, SHARE, RHO)
+    room = high - tl.minimum(margin, (high - low) * 0.5)
+    return tl.minimum(tl.maximum(u * theta, low), room)
+
+
+@triton.jit
+def _narrowed(least, wanted, u, low, high, SHARE: tl.constexpr, TOP: tl.constexpr):
+    """The part of ``[low, high)`` whose count by this step is nearest to ⌊k·t/ρ + u⌋."""
+    few, many = tl.full(low.shape, 0.0, low.dtype), tl.full(low.shape, 0.0, low.dtype)
+    for k in tl.static_range(1, TOP + 1):
+        few += (least[k] <= low).to(low.dtype)
+        many += (least[k] < high).to(low.dtype)
+    goal = tl.floor(wanted * tl.full(low.shape, SHARE, low.dtype) + u)
+    goal = tl.minimum(tl.maximum(goal, few), many)
+    bottom, top = least[0], least[1]
+    for k in tl.static_range(1, TOP + 1):
+        bottom, top = tl.where(goal == k, least[k], bottom), tl.where(goal == k, least[k + 1], top)
+    return tl.maximum(low, bottom), tl.minimum(high, top)
 
 
 @triton.jit
