@@ -35,10 +35,10 @@ each_size = pytest.mark.parametrize(
 @pytest.fixture(scope="module", params=["numba", "triton"])
 def kernels(request):
     """The kernel module and the device it runs on."""
-    pytest.importorskip(request.param)
     with pytest.MonkeyPatch.context() as patch:
         if DEVICE == "cpu":
             patch.setenv("TRITON_INTERPRET", "1")
+        pytest.importorskip(request.param)
         name, device = {"numba": ("cpu", "cpu"), "triton": ("gpu", DEVICE)}[request.param]
         yield importlib.import_module(f"offspike.ops.{name}"), device
 
@@ -194,6 +194,22 @@ def test_the_ends_of_the_number_line(kernels, name):
     theta, v0 = torch.ones(1, device=device), torch.full((1,), 0.5, device=device)
     got, wanted = getattr(module, name)(current, theta, v0), getattr(reference, name)(current, theta, v0)
     torch.testing.assert_close(got, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("theta", [1.0, 0.1, 1 / 3, 2.7182817, 1e-3, 317.7])
+def test_counts_where_rounding_decides(kernels, theta):
+    """Sums a few ulps around (k ± ½)θ: a quotient rounded otherwise would give another count."""
+    module, device = kernels
+    theta = torch.tensor([theta], device=device)
+    edges = (torch.arange(-1, 6, device=device) + 0.5) * theta
+    places = [edges, *(edges.clone() for _ in range(4))]
+    for _ in range(3):
+        places[1:3] = [torch.nextafter(places[1], edges + 1), torch.nextafter(places[2], edges - 1)]
+        places += places[1:3]
+    total = torch.cat([*places, torch.linspace(-1, 5, 4001, device=device) * theta])
+    current = torch.stack([total, torch.zeros_like(total), torch.zeros_like(total), torch.zeros_like(total)])
+    for rule in ("exact-middle", "shift-keep"):
+        assert same(module.calibrate_and_fire(current, theta, rule, 4, 1, 1e-3), specified(current, theta, rule, 4, 1, 1e-3))
 
 
 def test_neurons_do_not_mix(kernels):

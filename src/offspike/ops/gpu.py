@@ -70,20 +70,29 @@ def calibrate_and_fire(
     constants: dict[str, Any] = {
         "NAME": name, "VARIANT": variant, "RHO": rho, "ITERATIONS": iterations, "EPS": eps, "SHARE": 1 / max(rho, 1),
         "THETA": _stride(theta), "V0": 0 if v0 is None else _stride(v0),
-        "INNER": inner, "CHANNELS": 0 if bias is None else bias.numel(),
+        "BIAS": _bias(bias, inner),
         "HELD": held, "STEADY": steady, "UNROLL": unroll, "REST": (steps - held) % unroll,
         "UNIT": unit, "KEEP": keep, "POOL": pool, "WIDTH": width,
     }  # fmt: skip
     given = (current, beside, gain, bias, phase, theta, v0, out, v_end)
     operands = [None if x is None else x.contiguous() for x in given]
     warps, block = POOLED if pool else PLAIN if rho <= 4 else LONG
-    sizes = (steps, neurons, outputs, 0 if phase is None else phase.numel())
+    sample, channels = (2 if x is None else x.numel() for x in (phase, bias))
+    constants["LARGE"] = sample >= block
+    sizes = (steps, neurons, outputs, sample, channels, inner)
     _launch(scan.calibrate_and_fire, outputs, *operands, *sizes, warps=warps, block=block, **constants)
     return out, v_end
 
 
 def _empty(like: Tensor, shape: tuple[int, ...]) -> Tensor:
     return torch.empty(shape, dtype=like.dtype, device=like.device)
+
+
+def _bias(bias: Tensor | None, inner: int) -> int:
+    """How a neuron finds its bias: 0 it has none, 1 by a mask, which is fast, 2 by division."""
+    if bias is None:
+        return 0
+    return 1 if inner == 1 and bias.numel().bit_count() == 1 else 2
 
 
 def _stride(x: Tensor) -> int:

@@ -14,11 +14,11 @@ __all__ = ["calibrate_and_fire", "probe"]
 
 @triton.jit
 def calibrate_and_fire(
-    current, beside, gain, bias, phase, theta, v0, out, v_end, steps, neurons, outputs, sample,
+    current, beside, gain, bias, phase, theta, v0, out, v_end, steps, neurons, outputs, sample, channels, inner,
     NAME: tl.constexpr, VARIANT: tl.constexpr, RHO: tl.constexpr, ITERATIONS: tl.constexpr, EPS: tl.constexpr,
-    SHARE: tl.constexpr, THETA: tl.constexpr, V0: tl.constexpr, INNER: tl.constexpr, CHANNELS: tl.constexpr,
+    SHARE: tl.constexpr, THETA: tl.constexpr, V0: tl.constexpr, BIAS: tl.constexpr,
     HELD: tl.constexpr, STEADY: tl.constexpr, UNROLL: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr,
-    KEEP: tl.constexpr, POOL: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    KEEP: tl.constexpr, POOL: tl.constexpr, WIDTH: tl.constexpr, LARGE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Listen to the first ρ steps, choose v(0) by NAME and VARIANT (or take it), fire, write spikes."""
     # 64 bits: there may be more than 2³¹ elements.
@@ -30,27 +30,33 @@ def calibrate_and_fire(
     if POOL:
         i = _window(j, POOL, WIDTH)
         inside = tl.broadcast_to(exists[None, :], i.shape)
-    each = tl.load(theta + i * THETA, mask=inside, other=1.0)
+    zero = tl.full(i.shape, 0.0, theta.dtype.element_ty)
+    if THETA:
+        each = tl.load(theta + i, mask=inside, other=1.0)
+    else:
+        each = tl.load(theta)  # one number: what is computed from it alone is computed once
     shift = None
-    if CHANNELS:
-        shift = tl.load(bias + (i // INNER) % CHANNELS, mask=inside, other=0.0)
+    if POOL and BIAS:
+        shift = tl.load(bias + i % POOL, mask=inside, other=0.0)
+    elif BIAS:
+        shift = tl.load(bias + _channel(start, channels, inner, BIAS, BLOCK), mask=inside, other=0.0)
     scale = None
     if beside is not None:
         beside += i
         scale = tl.load(gain)
     current += i
-    held = (each,)
+    held = (zero,)
     if STEADY:
-        held = (_current(current, beside, scale, shift, inside, each),)
+        held = (_current(current, beside, scale, shift, inside, zero),)
     elif HELD:
-        held = _fetch(current, beside, scale, shift, inside, each, neurons, HELD)
+        held = _fetch(current, beside, scale, shift, inside, zero, neurons, HELD)
     if NAME == "given":
         v = tl.load(v0 + i * V0, mask=inside, other=0.0)
     elif NAME == "residual":
-        v = each * 0.5
+        v = zero + each * 0.5
         _, v, _, _ = _listen(held, current, beside, scale, shift, inside, each, neurons, v, RHO, HELD, STEADY)
     elif NAME == "shift":
-        v = each * 0.5
+        v = zero + each * 0.5
         for _ in range(ITERATIONS):
             n, after, low, high = _listen(
                 held, current, beside, scale, shift, inside, each, neurons, v, RHO, HELD, STEADY
@@ -60,9 +66,9 @@ def calibrate_and_fire(
         n, low, high = _interval(held, current, beside, scale, shift, inside, each, neurons, RHO, HELD, STEADY)
         first = held[0]
         if not STEADY and not HELD:
-            first = _current(current, beside, scale, shift, inside, each)
+            first = _current(current, beside, scale, shift, inside, zero)
         if VARIANT == "even":
-            u = _phase(phase, start, sample, inside, each, POOL, WIDTH, BLOCK)
+            u = _phase(phase, start, sample, inside, zero, POOL, WIDTH, LARGE, BLOCK)
             v = _spread(
                 held, current, beside, scale, shift, inside, each, neurons, n, low, high, u, RHO, EPS, SHARE, HELD, STEADY
             )
@@ -81,7 +87,7 @@ def calibrate_and_fire(
         if beside is not None:
             beside += HELD * neurons
         for _ in range((steps - HELD) // UNROLL):
-            ahead = _fetch(current, beside, scale, shift, inside, each, neurons, UNROLL)
+            ahead = _fetch(current, beside, scale, shift, inside, zero, neurons, UNROLL)
             for t in tl.static_range(UNROLL):
                 v = _fire(ahead[t], each, v, out, exists, UNIT, POOL)
                 out += outputs
@@ -89,7 +95,7 @@ def calibrate_and_fire(
             if beside is not None:
                 beside += UNROLL * neurons
         if REST:
-            ahead = _fetch(current, beside, scale, shift, inside, each, neurons, REST)
+            ahead = _fetch(current, beside, scale, shift, inside, zero, neurons, REST)
             for t in tl.static_range(REST):
                 v = _fire(ahead[t], each, v, out, exists, UNIT, POOL)
                 out += outputs
@@ -108,12 +114,22 @@ def probe(
     inside = i < neurons
     each = tl.load(theta + i * THETA, mask=inside, other=1.0)
     v = tl.load(v0 + i * V0, mask=inside, other=0.0)
-    held = (each,)
+    held = (v,)
     n, v, least, most = _listen(held, current + i, None, None, None, inside, each, neurons, v, steps, 0, False)
     tl.store(count + i, n, mask=inside)
     tl.store(v_end + i, v, mask=inside)
     tl.store(low + i, least, mask=inside)
     tl.store(high + i, most, mask=inside)
+
+
+@triton.jit
+def _channel(start, channels, inner, BIAS: tl.constexpr, BLOCK: tl.constexpr):
+    """``(i // inner) % channels`` for neurons i = start, start + 1, …: long division once, then 32 bits."""
+    here = tl.arange(0, BLOCK)
+    if BIAS == 1:  # inner is 1, and channels a power of two
+        return ((start % channels).to(tl.int32) + here) & (channels - 1)
+    here = ((start % inner).to(tl.int32) + here) // inner
+    return (((start // inner) % channels).to(tl.int32) + here) % channels
 
 
 @triton.jit
@@ -158,6 +174,12 @@ def _step(i, theta, v):
 
 
 @triton.jit
+def _plus(a, b):
+    # Triton's own sum is compiled when Triton is imported, be it interpreted later or not.
+    return a + b
+
+
+@triton.jit
 def _fire(i, theta, v, out, exists, UNIT: tl.constexpr, POOL: tl.constexpr):
     """A step, its spikes to ``out``: v."""
     s, v = _step(i, theta, v)
@@ -165,7 +187,7 @@ def _fire(i, theta, v, out, exists, UNIT: tl.constexpr, POOL: tl.constexpr):
     if not UNIT:
         spikes = tl.where(s, theta, 0.0)
     if POOL:
-        spikes = tl.sum(spikes, 0) * 0.25
+        spikes = tl.reduce(spikes, 0, _plus) * 0.25
     tl.store(out, spikes.to(out.dtype.element_ty), mask=exists)
     return v
 
@@ -184,7 +206,7 @@ def _listen(
         for t in range(RHO):
             i = held[0]
             if not STEADY:
-                i = _current(row, beside, scale, shift, inside, theta)
+                i = _current(row, beside, scale, shift, inside, held[0])
                 row += neurons
                 if beside is not None:
                     beside += neurons
@@ -233,7 +255,8 @@ def _interval(
     STEADY: tl.constexpr,
 ):  # fmt: skip
     """``equations.interval`` for the ANN's own count: count, low, high."""
-    total, inf = tl.full(theta.shape, 0.0, theta.dtype), tl.full(theta.shape, float("inf"), theta.dtype)
+    like = held[0]
+    total, inf = tl.full(like.shape, 0.0, like.dtype), tl.full(like.shape, float("inf"), like.dtype)
     least: tl.tuple = (-inf,)
     for _ in tl.static_range(RHO + 1):
         least += (inf,)
@@ -245,7 +268,7 @@ def _interval(
         for _ in range(RHO):
             i = held[0]
             if not STEADY:
-                i = _current(row, beside, scale, shift, inside, theta)
+                i = _current(row, beside, scale, shift, inside, held[0])
                 row += neurons
                 if beside is not None:
                     beside += neurons
@@ -272,7 +295,8 @@ def _relaxed(least, theta, total, RHO: tl.constexpr, TOP: tl.constexpr):
 
 @triton.jit
 def _phase(
-    phase, start, sample, inside, like, POOL: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+    phase, start, sample, inside, like, POOL: tl.constexpr, WIDTH: tl.constexpr, LARGE: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The phase of each neuron, from those of one sample (32 bits: 64-bit remainders are slow)."""
     if POOL:
@@ -280,7 +304,8 @@ def _phase(
         j = ((start % size).to(tl.int32) + tl.arange(0, BLOCK)) % size
         j = _window(j, POOL, WIDTH)
     else:
-        j = ((start % sample).to(tl.int32) + tl.arange(0, BLOCK)) % sample
+        j = (start % sample).to(tl.int32) + tl.arange(0, BLOCK)
+        j = tl.where(j >= sample, j - sample, j) if LARGE else j % sample
     return tl.load(phase + j, mask=inside, other=0.0).to(like.dtype)
 
 
@@ -292,7 +317,8 @@ def _spread(
     """``initial.Exact``, place "even": v(0) in the interval, for phases u."""
     margin = theta * tl.full(theta.shape, EPS, theta.dtype)
     low, high = low + margin, high - margin
-    total, inf = tl.full(theta.shape, 0.0, theta.dtype), tl.full(theta.shape, float("inf"), theta.dtype)
+    like = held[0]
+    total, inf = tl.full(like.shape, 0.0, like.dtype), tl.full(like.shape, float("inf"), like.dtype)
     least: tl.tuple = (-inf,)
     for _ in tl.static_range(RHO + 1):
         least += (inf,)
@@ -305,7 +331,7 @@ def _spread(
         for t in range(RHO - 1):
             i = held[0]
             if not STEADY:
-                i = _current(row, beside, scale, shift, inside, theta)
+                i = _current(row, beside, scale, shift, inside, held[0])
                 row += neurons
                 if beside is not None:
                     beside += neurons
@@ -333,8 +359,17 @@ def _narrowed(least, wanted, u, low, high, SHARE: tl.constexpr, TOP: tl.constexp
 
 @triton.jit
 def _divide(a, b):
-    """``a / b``, correctly rounded: Triton's own float32 division is approximate."""
+    """``a / b``, correctly rounded, without the branches of a division (Triton's own one is approximate).
+
+    1/b is correctly rounded; a first quotient from it is mended twice by its remainder, which a fused multiply-add
+    gives exactly (Markstein). Only b that is one number makes this cheap: its inverse is then computed once.
+    """
     if a.dtype == tl.float64:
         return a / b
     else:
-        return tl.div_rn(a, b)
+        one = tl.full(b.shape, 1.0, b.dtype)
+        inverse = tl.div_rn(one, b)
+        first = a * inverse
+        q = tl.fma(tl.fma(-first, b, a), inverse, first)
+        q = tl.fma(tl.fma(-q, b, a), inverse, q)
+        return tl.where(tl.abs(first) < 1e30, q, first)
