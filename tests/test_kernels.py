@@ -209,7 +209,9 @@ def test_counts_where_rounding_decides(kernels, theta):
     total = torch.cat([*places, torch.linspace(-1, 5, 4001, device=device) * theta])
     current = torch.stack([total, torch.zeros_like(total), torch.zeros_like(total), torch.zeros_like(total)])
     for rule in ("exact-middle", "shift-keep"):
-        assert same(module.calibrate_and_fire(current, theta, rule, 4, 1, 1e-3), specified(current, theta, rule, 4, 1, 1e-3))
+        assert same(
+            module.calibrate_and_fire(current, theta, rule, 4, 1, 1e-3), specified(current, theta, rule, 4, 1, 1e-3)
+        )
 
 
 def test_neurons_do_not_mix(kernels):

@@ -57,7 +57,9 @@ def evaluate(
         sums = _Sums(snn, ann, metric, steps, watch)
         fit = Fit(steps, least=max(1, snn.method.rho), neurons=sums.neurons)
         for x, labels in loader:
-            inputs = [value.to(sums.device, non_blocking=True) for value in (x if isinstance(x, tuple | list) else (x,))]
+            inputs = [
+                value.to(sums.device, non_blocking=True) for value in (x if isinstance(x, tuple | list) else (x,))
+            ]
             labels = map_values(labels, lambda v: v.to(sums.device, non_blocking=True) if isinstance(v, Tensor) else v)
             fit.run(lambda part, piece: sums.take(inputs, labels, part, piece), len(inputs[0]), sums.device)  # noqa: B023
             report.samples += len(inputs[0])

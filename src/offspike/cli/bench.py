@@ -12,7 +12,9 @@ from rich.table import Table
 
 from offspike.cli.shared import Data, Json, Limit, Root, Steps, check_writable, console
 
-Network = Annotated[str, typer.Argument(help="vgg16, resnet18, resnet20, resnet34 or small (random weights), or a file.")]
+Network = Annotated[
+    str, typer.Argument(help="vgg16, resnet18, resnet20, resnet34 or small (random weights), or a file.")
+]
 Rho = Annotated[int, typer.Option(min=1, help="Steps listened to, ρ.")]
 Batch = Annotated[list[int] | None, typer.Option(min=1, help="Images at a time; repeat to try several.")]
 Chosen = Annotated[list[str] | None, typer.Option(help="exact32, tf32, bf16; repeat for several.")]
@@ -61,7 +63,9 @@ def bench(
     console.print(_layers(layers, core.summary(layers, roofs), roofs, f"{chosen[-1]}, batch {len(x)}"))
     right = _accuracy(ann, method, steps, chosen, data, root, limit) if accuracy else []
     if out is not None:
-        name = re.sub(r"[^a-z0-9.]+", "-", f"{Path(network).stem}-T{steps}-{torch.__version__}-{_machine(place)}".lower())
+        name = re.sub(
+            r"[^a-z0-9.]+", "-", f"{Path(network).stem}-T{steps}-{torch.__version__}-{_machine(place)}".lower()
+        )
         core.save(out / f"speed-{name}.csv", rows)
         core.save(out / f"layers-{name}.csv", layers)
         console.print(f"written: {out}/speed-{name}.csv and layers-{name}.csv")

@@ -24,7 +24,6 @@ __all__ = ["calibrate_and_fire", "fire", "fire_signed", "probe"]
 BLOCK = 8192  # neurons: enough for memory to stream, few enough for their state to stay in a core's L2
 
 
-
 RULES = ("given", "residual", "shift-keep", "shift-pin", *EXACT)
 GIVEN, RESIDUAL, SHIFT_KEEP, SHIFT_PIN, EXACT_RULES = range(len(RULES) - len(EXACT) + 1)
 
@@ -217,5 +216,3 @@ def _shift(drive: Any, rho: int, theta: Array, v0: Array, rule: int, iterations:
             wish = n + np.floor((v[i] - v0[i]) / theta[i] + half)
             down, up = max(theta[i], low[i] + margin), max(theta[i], theta[i] + margin - high[i])
             v0[i] += -down if (wish < n) & (n > zero) else (up if (wish > n) & (n < most) else zero)
-
-

@@ -70,7 +70,23 @@ def calibrate_and_fire(
         if VARIANT == "even":
             u = _phase(phase, start, sample, inside, zero, POOL, WIDTH, LARGE, BLOCK)
             v = _spread(
-                held, current, beside, scale, shift, inside, each, neurons, n, low, high, u, RHO, EPS, SHARE, HELD, STEADY
+                held,
+                current,
+                beside,
+                scale,
+                shift,
+                inside,
+                each,
+                neurons,
+                n,
+                low,
+                high,
+                u,
+                RHO,
+                EPS,
+                SHARE,
+                HELD,
+                STEADY,
             )
         else:
             v = _place(n, low, high, first, each, VARIANT, RHO, EPS, SHARE)
