@@ -26,7 +26,8 @@ def shoot(page, report, folder):
         path = folder / f"{name}.png"
         page.screenshot(path)
         with Image.open(path) as image:
-            image.convert("RGB").quantize(64).save(path, optimize=True)
+            few = image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)  # keeps rare colours
+            few.save(path, optimize=True)
         paths.append(path)
     return paths
 

@@ -11,7 +11,7 @@ import offspike as osp
 from browser import CHROMIUM, WHY_NOT, browser
 from offspike import datasets
 from offspike.examine import examine
-from offspike.experiment import batched, line_up
+from offspike.experiment import batched
 from offspike.page import write_page
 from screenshots import shoot
 from test_page_sections import HISTORY
@@ -54,7 +54,7 @@ def report(tmp_path_factory):
     ann, test = osp.zoo.small(activation=osp.QCFS(2)).eval(), datasets.load_digits("test")
     x, y = test.preprocess(test.images[:30]), test.labels[:30]
     found = examine(
-        ann, lambda: batched(x, y, 30), line_up(2), steps=4, count=30, progress=lambda name, total: lambda done: None,
+        ann, lambda: batched(x, y, 30), {"θ/2": osp.methods.qcfs(), "exact": osp.methods.exact(2)}, steps=4, count=30,
         with_energy=True, with_answers=True, with_layers=True, classes=test.classes,
     )  # fmt: skip
     found.history, found.certificate = HISTORY, {"proved": False, "layers": {"features.2": {"slack": 0.5}}}

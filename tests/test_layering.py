@@ -13,16 +13,16 @@ neurons initial leaves thresholds corrections
 fused
 methods graph obstacles
 capture layers batchwise pooling
-sites folding reading
+sites folding fates reading
 rewrite plan replay
 schedules
 network latency datasets
 surgery report checkpoint energy exits
 answers closeup
-prepare convert record
+prepare convert record pool_errors
 evaluate findings figures page zoo training train
 experiment doctor rivals bench
-examine
+examine paper
 demo
 cli
 __main__

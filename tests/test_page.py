@@ -111,6 +111,8 @@ def test_the_headline_is_computed(page):
     assert "At T = 3 the best is exact: 96.50 % right, 0.50 points above the ANN." in text
     assert "The ANN itself is right on 96.00 %." in text
     assert "200 samples: one sample is 0.5 percentage points." in text
+    # √(0.965 · 0.035 / 200) = 1.30 %
+    assert "An accuracy of 96.50 % has a standard error of 1.30: smaller differences may be chance." in text
 
 
 def test_a_tie_names_both(make, reports):

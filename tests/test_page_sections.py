@@ -84,6 +84,7 @@ def test_early_exit_has_its_table_and_its_line(make):
     place = found.cheapest(0.0)
     row = page.row("exact", "75.00", f"{found.mean_steps[place]:.2f}")
     assert row[3] == f"{100 * found.accuracy[place]:.2f}"
+    assert page.row("0", "1.00") == ["0", "1.00", "50.00"], "a margin of 0 stops at once: the second is wrong there"
     drawn = lines(figures.early_exit({"exact": found}).axes[0])["exact"]
     assert list(drawn.get_xdata()) == pytest.approx(found.mean_steps.tolist())
     assert np.asarray(drawn.get_ydata()) == pytest.approx(100 * found.accuracy)

@@ -90,7 +90,7 @@ class _Sums:
         target = labels if len(some[0]) == len(inputs[0]) else map_values(labels, lambda v: v[part])
         outputs = self.snn(*some, steps=self.steps, piece=piece, heard=lambda *heard: self._count(found, *heard))
         answers, right = _score(outputs, target, self.metric)
-        result = {("spikes", name): torch.cat(counts) for name, counts in found.items()}
+        result: dict[Any, Tensor] = {("spikes", name): torch.cat(counts) for name, counts in found.items()}
         result["correct"] = right.sum(1)
         result["bad"] = answers.new_zeros(1) + _undefined(outputs)
         plain = None if self.ann is None else self.ann(*some)

@@ -26,6 +26,10 @@ __all__ = ["examine", "look_closely"]
 Bar = Callable[[str, int], Progress]
 
 
+def _no_bar(name: str, total: int) -> Progress:
+    return lambda done: None
+
+
 def examine(
     ann: nn.Module,
     batches: Batches,
@@ -33,7 +37,7 @@ def examine(
     *,
     steps: int,
     count: int,
-    progress: Bar,
+    progress: Bar = _no_bar,
     calibration: Sequence[Tensor] | None = None,
     with_energy: bool = False,
     with_answers: bool = False,
@@ -60,8 +64,8 @@ def examine(
         for name, snn in networks.items():
             _meter(found, name, snn, ann if with_layers else None, batches, progress(f"{name}, layers", count))
     if with_layers:
-        snn = networks[found.focus]
-        found.close_up = look_closely(snn, batches, name=found.focus, steps=steps, reference=ann)
+        name = found.focus(networks)
+        found.close_up = look_closely(networks[name], batches, name=name, steps=steps, reference=ann)
     return found
 
 

@@ -48,10 +48,9 @@ class Findings:
         accuracy = {name: float(r.accuracy[t - 1]) for name, r in self.reports.items() if t <= r.steps}
         return [name for name, value in accuracy.items() if value == max(accuracy.values())]
 
-    @property
-    def focus(self) -> str:
-        """The method that is looked at closely: the last of those that listen longest."""
-        return max(reversed(self.reports), key=lambda name: self.reports[name].method.rho)
+    def focus(self, among: Mapping[str, Any]) -> str:
+        """The method among these that is looked at closely: the last of those that listen longest."""
+        return max(reversed(list(among)), key=lambda name: self.reports[name].method.rho)
 
     @property
     def exits(self) -> dict[str, EarlyExit]:

@@ -41,7 +41,7 @@ class Drive:
         if self.beside is not None or self.bias is not None:
             total = total.to(ops.state_dtype(total))
         if self.beside is not None:
-            total = total + self.beside.to(total.dtype) * self.gain
+            total = total + self.beside.to(total.dtype) * cast(Tensor, self.gain)
         if self.bias is not None:
             total = total + self.bias.to(total.dtype)
         return total.expand(self.steps, *total.shape[1:])
@@ -50,7 +50,8 @@ class Drive:
         """Spikes ``[T, B, …]`` of a neuron as they are wanted."""
         out = spikes if self.unit else spikes * theta.to(spikes.dtype)
         if self.pool:
-            out = torch.nn.functional.avg_pool2d(out.flatten(0, 1), 2).unflatten(0, out.shape[:2])
+            out = torch.nn.functional.avg_pool2d(out.flatten(0, 1), 2)
+            out = out.view(len(spikes), -1, *out.shape[1:])
         return out.to(self.dtype or self.current.dtype)
 
 
@@ -83,7 +84,7 @@ def run(
     out, v_end = _calibrate_and_fire(
         flat.current,
         flat.theta,
-        **(_rule(policy) if v0 is None else _GIVEN),  # type: ignore[arg-type]
+        **(_rule(policy) if v0 is None else _GIVEN),
         v0=None if v0 is None else flat.v0,
         beside=None if drive.beside is None else flat.lay(drive.beside),
         gain=None if drive.gain is None else drive.gain.reshape(1),
@@ -165,7 +166,7 @@ def specification(
     ops.check_listening(rho, steps or len(current))
     total = current.to(theta.dtype)
     if beside is not None:
-        total = total + beside.to(theta.dtype) * gain
+        total = total + beside.to(theta.dtype) * cast(Tensor, gain)
     if bias is not None:
         total = total + bias[torch.arange(total.shape[1], device=bias.device) // inner % len(bias)]
     total = total.expand(steps or len(total), total.shape[1])

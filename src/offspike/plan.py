@@ -152,7 +152,7 @@ class Plan:
                 current = clock.hold(values[name]) if layer.steady else clock.unfold(values[name])
             beside = None if other is None else clock.unfold(values[other])
             if beside is not None and beside.shape != current.shape:  # a sum that repeats one of its parts
-                current, beside = torch.broadcast_tensors(current, beside)
+                current, beside = torch.broadcast_tensors(current, beside)  # type: ignore[no-untyped-call]
             whole = pool is not None and clock.heard is None and _windows(current)
             drive = Drive(
                 current[:1] if layer.steady else current, clock.steps, beside=beside,

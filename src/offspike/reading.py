@@ -1,6 +1,5 @@
 """What a graph allows its plan to do: which sums, biases, thresholds and poolings may move into the neurons."""
 
-import torch
 from torch import nn
 
 from offspike.graph import Graph, Node, Ref
@@ -15,13 +14,14 @@ _HOMOGENEOUS = (
     nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d,
     nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.ZeroPad2d, *_SAME,
 )  # fmt: skip
-_HOMOGENEOUS_CALLS = frozenset(
-    "avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d flatten reshape view "
-    "permute transpose squeeze unsqueeze getitem narrow select mean sum flip roll unflatten movedim swapaxes contiguous "
-    "pixel_shuffle pixel_unshuffle channel_shuffle clone detach".split()
-)
-_SIZES = frozenset("shape ndim size dim numel".split())
-_SUMS = frozenset("operator.add operator.iadd torch.add add add_".split())
+_HOMOGENEOUS_CALLS = {
+    "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
+    "flatten", "unflatten", "reshape", "view", "permute", "transpose", "movedim", "swapaxes", "squeeze", "unsqueeze",
+    "getitem", "narrow", "select", "mean", "sum", "flip", "roll", "contiguous", "clone", "detach",
+    "pixel_shuffle", "pixel_unshuffle", "channel_shuffle",
+}  # fmt: skip
+_SIZES = {"shape", "ndim", "size", "dim", "numel"}
+_SUMS = {"operator.add", "operator.iadd", "torch.add", "add", "add_"}
 
 
 class Reading:

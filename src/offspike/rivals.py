@@ -23,9 +23,7 @@ def ann(model: nn.Module, x: Tensor, precision: Precision, *, folded: bool) -> C
     """One pass of the ANN, channels last, its batch norms folded or as they are."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     copy = fold(model) if folded else deepcopy(model).eval()
-    copy, given = copy.to(dtype), x.to(dtype)
-    if x.ndim == 4:
-        copy, given = copy.to(memory_format=torch.channels_last), given.contiguous(memory_format=torch.channels_last)
+    copy, given = _laid(copy.to(dtype)), _channels_last(copy, (x.to(dtype),))[0]
 
     def run() -> Any:
         with torch.inference_mode(), arithmetic(precision):
@@ -35,7 +33,7 @@ def ann(model: nn.Module, x: Tensor, precision: Precision, *, folded: bool) -> C
 
 
 def spikingjelly(model: nn.Module, x: Tensor, steps: int, precision: Precision) -> Callable[[], Any] | None:
-    """SpikingJelly's multi-step IF neurons, uncalibrated, in the same folded network; None where it is not installed."""
+    """SpikingJelly's multi-step IF neurons, uncalibrated, in the same folded network; None: it is not installed."""
     if not find_spec("spikingjelly"):
         return None
     from spikingjelly.activation_based import functional, neuron
@@ -49,11 +47,11 @@ def spikingjelly(model: nn.Module, x: Tensor, steps: int, precision: Precision) 
             self.node.backend = backend if backend in self.node.supported_backends else "torch"
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.node(x.unflatten(0, (steps, -1))).flatten(0, 1)  # type: ignore[no-any-return]
+            return self.node(x.view(steps, -1, *x.shape[1:])).flatten(0, 1)  # type: ignore[no-any-return]
 
     thetas = {name: float(m.lam.max()) for name, m in model.named_modules() if isinstance(m, Activation)}
     net = replace(fold(model), Activation, lambda name, module: Node(thetas[name])).to(x.device)
-    net = net.to(memory_format=torch.channels_last) if x.ndim == 4 else net
+    _laid(net)
 
     def run() -> Any:
         with torch.inference_mode(), arithmetic(precision):
@@ -71,8 +69,8 @@ def reference(snn: SpikingNetwork) -> Iterator[None]:
     """
     kind = next(snn.model.parameters()).device.type
     with ExitStack() as stack:
-        snn.model.to(memory_format=torch.channels_last)
-        stack.callback(lambda: snn.model.to(memory_format=torch.contiguous_format))
+        _laid(snn.model)
+        stack.callback(lambda: _laid(snn.model, torch.contiguous_format))
         stack.callback(snn.model.register_forward_pre_hook(_channels_last).remove)
         for layer in snn.layers.values():
             stack.callback(layer.register_forward_hook(lambda module, args, out: None).remove)
@@ -80,6 +78,11 @@ def reference(snn: SpikingNetwork) -> Iterator[None]:
             for operator in (ops._fire, ops._probe, fused._calibrate_and_fire):
                 stack.enter_context(operator.set_kernel_enabled(kind, False))
         yield
+
+
+def _laid(model: Any, layout: torch.memory_format = torch.channels_last) -> nn.Module:
+    """The model itself, its weights in this layout."""
+    return model.to(memory_format=layout)  # type: ignore[no-any-return]
 
 
 def _channels_last(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

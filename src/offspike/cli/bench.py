@@ -43,6 +43,7 @@ def bench(
     """
     from offspike import bench as core
     from offspike import experiment, methods, timing
+    from offspike.convert import convert
 
     check_writable(json_file)
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -59,7 +60,7 @@ def bench(
             rows.append(row | how)
     console.print(_speeds(rows, f"{network}, T={steps}, ρ={rho}, {how['machine']}"))
     roofs = timing.roofs(place, dtype=torch.bfloat16 if place.type == "cuda" else torch.float32)
-    layers = core.by_layer(core.convert(ann, method, precision=chosen[-1]), x, steps=steps, roofs=roofs)
+    layers = core.by_layer(convert(ann, method, precision=chosen[-1]), x, steps=steps, roofs=roofs)
     console.print(_layers(layers, core.summary(layers, roofs), roofs, f"{chosen[-1]}, batch {len(x)}"))
     right = _accuracy(ann, method, steps, chosen, data, root, limit) if accuracy else []
     if out is not None:

@@ -1,6 +1,7 @@
 """What the commands share: options, tables, progress bars, and files that are checked before the work begins."""
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,14 +54,21 @@ def show_reports(reports: dict[str, Any]) -> None:
 def show_energy(findings: Any) -> None:
     """What one image costs, next to the ANN: also where the spiking network loses."""
     table = Table(title=f"Energy of one image at T={findings.chosen}", box=box.SIMPLE_HEAD, padding=(0, 1))
-    for heading in ("method", "synaptic operations", "MACs", "membrane updates", "nJ", "ANN, nJ"):
+    for heading in ("method", "synaptic ops", "MACs", "updates", "energy", "the ANN's"):
         table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
     for name, spent in findings.energies.items():
         counts = (spent.synaptic_operations, spent.macs, spent.membrane_updates)
-        cells = [f"{count / spent.samples:,.0f}" for count in counts]
-        table.add_row(name, *cells, f"{1e9 * spent.joules():,.1f}", f"{1e9 * spent.ann_joules():,.1f}")
+        cells = [_short(count / spent.samples) for count in counts]
+        table.add_row(name, *cells, f"{_short(spent.joules())}J", f"{_short(spent.ann_joules())}J")
     console.print(table)
     console.print("4.6 pJ a MAC, 0.9 pJ an accumulate or update (45 nm); phase 1 included, memory not.", style="dim")
+
+
+def _short(number: float) -> str:
+    """Three digits and a prefix: 31.6 M, 1.24 µ."""
+    power = min(3, max(-4, math.floor(math.log10(number) / 3))) if number > 0 else 0
+    prefix = {-4: "p", -3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G"}[power]
+    return f"{number / 1000**power:.3g} {prefix}"
 
 
 def show_exits(findings: Any, losses: tuple[float, ...] = (0.0, 0.005, 0.01)) -> None:

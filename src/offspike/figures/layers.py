@@ -64,8 +64,8 @@ def firing_rates(report: Report, *, limit: float | None = None) -> "Figure":
 
 
 @style()
-def energy(spent: Energy, *, limit: float | None = None) -> "Figure":
-    """Nanojoules for one sample, layer by layer, and what the ANN spends there; a shared ``limit`` as above."""
+def energy(spent: Energy) -> "Figure":
+    """Nanojoules for one sample, layer by layer, and what the ANN spends there."""
     figure, axes = layer_panel(list(spent.layers))
     rows = range(len(spent.layers))
     parts = {
@@ -82,7 +82,7 @@ def energy(spent: Energy, *, limit: float | None = None) -> "Figure":
         *zip(*((value, row) for row, value in enumerate(ann) if value), strict=True),
         "D", color=COLOURS[1], markeredgecolor="white", label="the ANN",
     )  # fmt: skip
-    axes.set_xlim(0, 1.05 * max(limit or max(left + ann), 1e-9))
+    axes.set_xlim(0, 1.05 * max(*left, *ann, 1e-9))
     axes.set_xlabel("energy of one sample (nJ)")
     legend(figure, axes)
     return figure

@@ -77,15 +77,15 @@ def energy(findings: Findings) -> str:
         f"{1e12 * model.accumulate:g} pJ an accumulate, {1e12 * model.update:g} pJ a membrane update (32-bit floating "
         "point at 45 nm). Moving data to and from memory is not counted."
     )
-    limit = max(1e9 * max(part.joules(), part.ann_joules()) for e in spent.values() for part in e.layers.values())
-    plots = [
-        markup.figure(f"{name}.", "Energy of one sample.", draw.energy(e, limit=limit)) for name, e in spent.items()
-    ]
+    focus = findings.focus(spent)
+    plot = markup.figure(f"{focus}.", "Energy of one sample.", draw.energy(spent[focus]))
     cells = {name: {layer: [_nano(part.joules())] for layer, part in e.layers.items()} for name, e in spent.items()}
     cells["ANN"] = {layer: [_nano(part.ann_joules())] for layer, part in next(iter(spent.values())).layers.items()}
     table = markup.table(f"What one sample costs at T = {t}, on average.", head, rows)
     by_layer = _by_layer(f"Energy of one sample (nJ) at T = {t}, by layer.", cells, ["nJ"])
-    return markup.paragraph(text) + table + markup.grid(plots) + markup.details("Energy by layer, as a table", by_layer)
+    return (
+        markup.paragraph(text) + table + markup.grid([plot]) + markup.details("Energy by layer, as a table", by_layer)
+    )
 
 
 def _nano(joules: float) -> str:

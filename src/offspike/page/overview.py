@@ -1,5 +1,6 @@
 """The finding in words; accuracy and agreement against T; what T really costs."""
 
+import math
 from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING
@@ -40,7 +41,23 @@ def headline(findings: Findings) -> str:
     return (
         markup.paragraph(" ".join(sentences), kind="finding")
         + f'<ul class="tiles">{"".join(f"<li>{tile}</li>" for tile in tiles)}</ul>\n'
-        + markup.paragraph(f"{samples:,} samples: one sample is {100 / samples:.2g} percentage points.", kind="muted")
+        + markup.paragraph(
+            f"{samples:,} samples: one sample is {100 / samples:.2g} percentage points.{_chance(findings)}",
+            kind="muted",
+        )
+    )
+
+
+def _chance(findings: Findings) -> str:
+    """How far an accuracy would move with other samples: √(p(1 − p)/n)."""
+    t = findings.chosen
+    best = findings.reports[findings.best(t)[0]]
+    p = float(best.accuracy[t - 1])
+    if best.correct.dtype.kind != "i" or not 0 < p < 1:
+        return ""
+    error = 100 * math.sqrt(p * (1 - p) / best.samples)
+    return (
+        f" An accuracy of {percent(p)}\u00a0% has a standard error of {error:.2f}: smaller differences may be chance."
     )
 
 

@@ -33,7 +33,12 @@ def early_exit(findings: Findings) -> str:
     )
     figure = markup.figure("Accuracy against mean T.", "Each marker is a margin.", draw.early_exit(exits))
     table = markup.table("Early exit: the smallest mean T for a given loss of accuracy (%).", head, rows, groups=groups)
-    return markup.paragraph(text) + markup.grid([figure]) + table
+    name = findings.focus(exits)
+    found = exits[name]
+    columns = zip(found.margins, found.mean_steps, found.accuracy, strict=True)
+    every = [[f"{margin:.4g}", f"{mean:.2f}", percent(right)] for margin, mean, right in columns]
+    margins = markup.table(f"{name}: mean T and accuracy (%) at each margin.", ["Margin", "mean T", "accuracy"], every)
+    return markup.paragraph(text) + markup.grid([figure]) + table + markup.details(f"Every margin of {name}", margins)
 
 
 def answers(findings: Findings) -> str:
@@ -41,7 +46,7 @@ def answers(findings: Findings) -> str:
     if not findings.answers:
         return ""
     t = findings.chosen
-    name = findings.focus
+    name = findings.focus(findings.answers)
     seen = findings.answers[name]
     return _confusion(findings, name, seen, t) + _differences(findings, name, seen)
 
