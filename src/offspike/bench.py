@@ -1,6 +1,8 @@
 """How fast a spiking network runs: images a second, time by layer, and how near that is to what the machine can do."""
 
 import csv
+import functools
+import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -58,7 +60,7 @@ def compare(
     for precision in precisions:
         snn = convert(ann, method, precision=precision)
         runs: dict[str, Callable[[], Any] | None] = {
-            "offspike": lambda snn=snn: snn(x, steps),
+            "offspike": functools.partial(snn, x, steps=steps),
             "ann": rivals.ann(ann, x, precision, folded=False),
             "ann, batch norms folded": rivals.ann(ann, x, precision, folded=True),
             "spikingjelly": rivals.spikingjelly(ann, x, steps, precision) if precision != "bf16" else None,
@@ -74,7 +76,7 @@ def compare(
 
 
 def by_layer(snn: SpikingNetwork, x: Tensor, *, steps: int, roofs: Roofs, repeats: int = 4) -> list[Row]:
-    """Time of each step of the network's plan, the operations and bytes that it needs, and how near it is to its roof."""
+    """Time of each step of the network's plan, what operations and bytes it needs, and how near it is to its roof."""
     plan, _ = snn.prepared()
     if plan is None:
         raise ValueError("this model runs without a plan: its code cannot be followed, so it has no steps to time")
@@ -94,7 +96,7 @@ def by_layer(snn: SpikingNetwork, x: Tensor, *, steps: int, roofs: Roofs, repeat
             plan.watch = None
         if x.is_cuda:
             torch.cuda.synchronize(x.device)
-        times.append([timing.between(a, b) for a, b in zip(marks, marks[1:], strict=False)])
+        times.append([timing.between(*moments) for moments in itertools.pairwise(marks)])
     for index, row in enumerate(rows):
         took = statistics.median(run[index] for run in times[1:])
         row |= {"us": took / len(x) * 1e6, "of_roof": roofs.bound(row["operations"], row["bytes"]) / max(took, 1e-9)}

@@ -37,7 +37,8 @@ def convert(
     ``example`` is one input batch, used to check the model more closely and to remember its input shape.
     ``calibration`` is input data, one batch or several (labels are ignored), for methods whose thresholds or
     corrections come from data; it is gone through once. ``precision`` is what the network computes in
-    (`SpikingNetwork`). Batch norms become part of the layers before them (`folding.py`). ``progress(what, done, total)`` hears of each corrected layer.
+    (`SpikingNetwork`). Batch norms become part of the layers before them (`folding.py`).
+    ``progress(what, done, total)`` hears of each corrected layer.
     """
     if not isinstance(method, Method):
         raise TypeError(f"the second argument is a Method, such as osp.methods.cos(rho=4); got {method!r}")

@@ -28,7 +28,7 @@ class Fit:
         self.piece = None if steps <= 2 * PIECE else max(PIECE, least)
 
     def run(self, take: Callable[[slice, int | None], None], batch: int, device: torch.device) -> None:
-        """``take(part, piece)`` for parts that make up the batch. One that runs out of memory is taken again, halved."""
+        """``take(part, piece)`` for the parts of a batch. One that runs out of memory is taken again, halved."""
         start = 0
         while start < batch:
             if self.samples is None and self.neurons and device.type == "cpu":

@@ -161,7 +161,8 @@ def specification(
     """What the kernels compute, on flat operands: the policy (or a given v(0)), then the neuron.
 
     ``current`` is ``[T, N]``, or ``[1, N]`` held for ``steps``; neuron i has channel ``(i // inner) % C``; pooled
-    neurons lie in memory as ``[rows, width, pool]``; neuron i has phase ``phase[i % len(phase)]``. Without ``keep`` v(T) comes back empty.
+    neurons lie in memory as ``[rows, width, pool]``; neuron i has phase ``phase[i % len(phase)]``.
+    Without ``keep`` v(T) comes back empty.
     """
     ops.check_listening(rho, steps or len(current))
     total = current.to(theta.dtype)

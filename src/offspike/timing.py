@@ -28,7 +28,7 @@ def mark(device: torch.device) -> Mark:
     """Now, in the device's own time."""
     if device.type != "cuda":
         return time.perf_counter()
-    event = torch.cuda.Event(enable_timing=True)
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
     return event
 

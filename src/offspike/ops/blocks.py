@@ -36,6 +36,7 @@ def part(x: Array, start: int, size: int) -> Array:
 
 @compiled
 def copy(source: Array, target: Array) -> None:
+    """Value by value."""
     for i in range(target.size):
         target[i] = source[i]
 
@@ -60,10 +61,11 @@ def row(drive: Any, t: int) -> Array:
     if bias.size:
         add(step, bias, bias.dtype.type(1), row)
         step = row
-    return step
+    return step  # type: ignore[no-any-return]
 
 
 @compiled
 def add(a: Array, b: Array, gain: Any, out: Array) -> None:
+    """``a + gain·b``."""
     for i in range(out.size):
         out[i] = a[i] + b[i] * gain

@@ -31,10 +31,8 @@ def calibrate_and_fire(
         i = _window(j, POOL, WIDTH)
         inside = tl.broadcast_to(exists[None, :], i.shape)
     zero = tl.full(i.shape, 0.0, theta.dtype.element_ty)
-    if THETA:
-        each = tl.load(theta + i, mask=inside, other=1.0)
-    else:
-        each = tl.load(theta)  # one number: what is computed from it alone is computed once
+    # One θ for all is one number: what is computed from it alone is computed once.
+    each = tl.load(theta + i, mask=inside, other=1.0) if THETA else tl.load(theta)
     shift = None
     if POOL and BIAS:
         shift = tl.load(bias + i % POOL, mask=inside, other=0.0)
@@ -219,7 +217,7 @@ def _listen(
         for t in tl.static_range(HELD):
             count, v, low, high = _tally(held[t], theta, v, count, low, high)
     else:
-        for t in range(RHO):
+        for _ in range(RHO):
             i = held[0]
             if not STEADY:
                 i = _current(row, beside, scale, shift, inside, held[0])
