@@ -22,7 +22,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from offspike import initial, ops
+from offspike import fused, initial, ops
 
 RHO = 4
 POLICIES = {"light": initial.Residual(RHO), "shift": initial.Shift(RHO), "exact": initial.Exact(RHO)}
@@ -39,7 +39,7 @@ def specification(run: Callable[[], object]) -> Callable[[], object]:
 
     def call() -> object:
         with ExitStack() as stack:
-            for operator in (ops._fire, ops._probe, initial._calibrate_and_fire):
+            for operator in (ops._fire, ops._probe, fused._calibrate_and_fire):
                 stack.enter_context(operator.set_kernel_enabled("cpu", False))
             return run()
 
@@ -65,7 +65,7 @@ def main() -> None:
     current = torch.randn(options.steps, options.neurons, generator=torch.Generator().manual_seed(0)) * 0.7 + 0.3
     runs = {"fire": lambda: ops.fire(current, 1.0, 0.5)}
     for name, policy in POLICIES.items():
-        runs[f"{name}, then fire"] = functools.partial(initial.calibrate_and_fire, policy, current, 1.0)
+        runs[f"{name}, then fire"] = functools.partial(fused.calibrate_and_fire, policy, current, 1.0)
     rows = []
     for name, run in runs.items():
         eager, kernel = median(specification(run), options.repeats), median(run, options.repeats)

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from exact import GRID, ann_count, currents, simulate, thresholds
 from offspike import ops
-from offspike.initial import Constant, Exact, Residual, Shift, Silence, Uniform, calibrate_and_fire, phases
+from offspike.fused import calibrate_and_fire
+from offspike.initial import Constant, Exact, Residual, Shift, Silence, Uniform, phases
 
 POLICIES = [
     Constant(),

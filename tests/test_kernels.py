@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from offspike import initial, ops
+from offspike import fused, ops
 from offspike.ops import memory, reference
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-RULES = ["residual", "shift-keep", "shift-pin", "exact-first", "exact-middle", "exact-near"]
+RULES = ["residual", "shift-keep", "shift-pin", "exact-first", "exact-middle", "exact-near", "exact-even"]
 
 # An interpreter in numpy warns of ∞ − ∞ and of overflow, where PyTorch and GPUs are silent.
 pytestmark = [
@@ -35,10 +35,10 @@ each_size = pytest.mark.parametrize(
 @pytest.fixture(scope="module", params=["numba", "triton"])
 def kernels(request):
     """The kernel module and the device it runs on."""
-    pytest.importorskip(request.param)
     with pytest.MonkeyPatch.context() as patch:
         if DEVICE == "cpu":
             patch.setenv("TRITON_INTERPRET", "1")
+        pytest.importorskip(request.param)
         name, device = {"numba": ("cpu", "cpu"), "triton": ("gpu", DEVICE)}[request.param]
         yield importlib.import_module(f"offspike.ops.{name}"), device
 
@@ -60,15 +60,21 @@ def operands(steps, neurons, dtype, device, *, seed=0):
     return current.to(device, dtype), [tuple(x.to(device, state) for x in pair) for pair in pairs]
 
 
+def phased(rule, device, *, of=7):
+    """Phases for the rule that needs them, of a sample of so many neurons."""
+    phase = torch.rand(of, generator=torch.Generator().manual_seed(3)).to(device)
+    return {"phase": phase} if rule == "exact-even" else {}
+
+
 def same(got, wanted):
     return all(x.dtype == y.dtype and torch.equal(x, y) for x, y in zip(got, wanted, strict=True))
 
 
-def specified(current, theta, *arguments):
+def specified(current, theta, *arguments, **options):
     """Policy, then neuron, with every kernel switched off."""
     device = current.device.type
     with ops._fire.set_kernel_enabled(device, False), ops._probe.set_kernel_enabled(device, False):
-        return initial._specification(current, theta, *arguments)
+        return fused.specification(current, theta, *arguments, **options)
 
 
 @each_dtype
@@ -106,7 +112,9 @@ def test_calibrate_and_fire(kernels, steps, rho, dtype, rule):
     current, pairs = operands(steps, 515, dtype, device)
     for (theta, _), iterations in zip(pairs, (1, 3), strict=True):
         arguments = (rule, rho, iterations, 1e-3)
-        assert same(module.calibrate_and_fire(current, theta, *arguments), specified(current, theta, *arguments))
+        extra = phased(rule, device)
+        got = module.calibrate_and_fire(current, theta, *arguments, **extra)
+        assert same(got, specified(current, theta, *arguments, **extra))
 
 
 @each_rule
@@ -115,15 +123,51 @@ def test_calibrate_and_fire_one_neuron_and_many_blocks(kernels, neurons, rule):
     module, device = kernels
     current, pairs = operands(4, neurons, torch.float32, device)
     for theta, _ in pairs:
-        arguments = (rule, 3, 1, 1e-3)
-        assert same(module.calibrate_and_fire(current, theta, *arguments), specified(current, theta, *arguments))
+        arguments, extra = (rule, 3, 1, 1e-3), phased(rule, device, of=5000)
+        got = module.calibrate_and_fire(current, theta, *arguments, **extra)
+        assert same(got, specified(current, theta, *arguments, **extra))
+
+
+def drives(steps, neurons, dtype, device, state):
+    """Everything that may come with a current, alone and together; a held current is one step long."""
+    draw = torch.Generator().manual_seed(7)
+    extra = (torch.randn(steps, neurons, generator=draw) * 0.4).to(device, dtype)
+    gain, bias = (torch.rand(n, generator=draw).to(device, state) + 0.3 for n in (1, 5))
+    start = torch.rand(neurons, generator=draw).to(device, state)
+    yield {"bias": bias, "inner": 1}
+    yield {"bias": bias, "inner": 3, "unit": False}
+    yield {"beside": extra, "gain": gain, "keep": False}
+    yield {"beside": extra, "gain": gain, "bias": bias, "inner": 2, "dtype": torch.float32, "v0": start}
+    narrow = torch.bfloat16 if state == torch.float32 else torch.float32  # the interpreter cannot jump from float64
+    yield {"unit": False, "dtype": narrow, "v0": start[:1]}
+    yield {"steps": steps + 3, "bias": bias}
+    yield {"steps": steps, "unit": False, "keep": False}
+    yield {"bias": bias, "pool": 5, "width": 6, "keep": False}
+    yield {"steps": steps, "bias": bias, "pool": 5, "width": 6, "v0": start}
+
+
+@each_rule
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=["f32", "bf16", "f64"])
+@pytest.mark.parametrize(("steps", "rho"), [(4, 1), (14, 4), (12, 9)], ids=lambda n: str(n))
+def test_currents_made_on_the_way(kernels, steps, rho, dtype, rule):
+    """A shortcut, a bias, a current that is held, a start that is given, pooled spikes: as specified."""
+    module, device = kernels
+    neurons = 16 * 6 * 5  # rows of 6 places with 5 channels
+    current, ((theta, _), _) = operands(steps, neurons, dtype, device)
+    theta = (theta * 16).round() / 16  # θ·s fits bfloat16: Triton's interpreter cuts off where a GPU rounds
+    for options in drives(steps, neurons, dtype, device, theta.dtype):
+        options |= phased(rule, device, of=120)
+        given = current[:1] if "steps" in options else current
+        arguments = ("given" if "v0" in options else rule, rho, 1, 1e-3)
+        got = module.calibrate_and_fire(given, theta, *arguments, **options)
+        assert same(got, specified(given, theta, *arguments, **options)), options
 
 
 @each_rule
 def test_calibrate_and_fire_without_neurons(kernels, rule):
     module, device = kernels
     spikes, v_end = module.calibrate_and_fire(
-        torch.zeros(4, 0, device=device), torch.ones(1, device=device), rule, 2, 1, 0.1
+        torch.zeros(4, 0, device=device), torch.ones(1, device=device), rule, 2, 1, 0.1, **phased(rule, device)
     )
     assert spikes.shape == (4, 0)
     assert v_end.shape == (0,)
@@ -136,8 +180,10 @@ def test_ties_go_the_same_way(kernels, steps, rule):
     module, device = kernels
     current = torch.randint(-2, 4, (steps, 600), generator=torch.Generator().manual_seed(0)).to(device) / 2
     theta = torch.ones(1, device=device)
-    arguments = (rule, steps, 2, 2.0**-10)
-    assert same(module.calibrate_and_fire(current, theta, *arguments), specified(current, theta, *arguments))
+    arguments, extra = (rule, steps, 2, 2.0**-10), phased(rule, device)
+    assert same(
+        module.calibrate_and_fire(current, theta, *arguments, **extra), specified(current, theta, *arguments, **extra)
+    )
 
 
 @pytest.mark.parametrize("name", ["fire", "probe"])
@@ -148,6 +194,24 @@ def test_the_ends_of_the_number_line(kernels, name):
     theta, v0 = torch.ones(1, device=device), torch.full((1,), 0.5, device=device)
     got, wanted = getattr(module, name)(current, theta, v0), getattr(reference, name)(current, theta, v0)
     torch.testing.assert_close(got, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("theta", [1.0, 0.1, 1 / 3, 2.7182817, 1e-3, 317.7])
+def test_counts_where_rounding_decides(kernels, theta):
+    """Sums a few ulps around (k ± ½)θ: a quotient rounded otherwise would give another count."""
+    module, device = kernels
+    theta = torch.tensor([theta], device=device)
+    edges = (torch.arange(-1, 6, device=device) + 0.5) * theta
+    places = [edges, *(edges.clone() for _ in range(4))]
+    for _ in range(3):
+        places[1:3] = [torch.nextafter(places[1], edges + 1), torch.nextafter(places[2], edges - 1)]
+        places += places[1:3]
+    total = torch.cat([*places, torch.linspace(-1, 5, 4001, device=device) * theta])
+    current = torch.stack([total, torch.zeros_like(total), torch.zeros_like(total), torch.zeros_like(total)])
+    for rule in ("exact-middle", "shift-keep"):
+        assert same(
+            module.calibrate_and_fire(current, theta, rule, 4, 1, 1e-3), specified(current, theta, rule, 4, 1, 1e-3)
+        )
 
 
 def test_neurons_do_not_mix(kernels):
@@ -164,9 +228,10 @@ def test_long_listening(kernels, rho):
     """Beyond the table that fits a GPU's registers too."""
     module, device = kernels
     current, ((theta, _), _) = operands(rho, 70, torch.float32, device)
-    run = initial._on_gpu if module.__name__.endswith("gpu") else initial._on_cpu
-    for arguments in [("exact-first", rho, 1, 1e-3), ("shift-keep", rho, 2, 1e-3)]:
-        assert same(run(current, theta, *arguments), specified(current, theta, *arguments))
+    run = fused._on_gpu if module.__name__.endswith("gpu") else fused._on_cpu
+    for arguments in [("exact-first", rho, 1, 1e-3), ("exact-even", rho, 1, 1e-3), ("shift-keep", rho, 2, 1e-3)]:
+        extra = phased(arguments[0], device)
+        assert same(run(current, theta, *arguments, **extra), specified(current, theta, *arguments, **extra))
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs 10 GB on a GPU")

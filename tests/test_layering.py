@@ -6,21 +6,22 @@ from pathlib import Path
 import offspike
 
 ROWS = """
-equations clock distributed storage catalogue
+equations clock distributed storage catalogue fit timing pairs
 ops
 activations
 neurons initial leaves thresholds corrections
+fused
 methods graph obstacles
 capture layers batchwise pooling
-sites folding fates
-rewrite
+sites folding fates reading
+rewrite plan replay
 schedules
 network latency datasets
 surgery report checkpoint energy exits
 answers closeup
 prepare convert record pool_errors
 evaluate findings figures page zoo training train
-experiment doctor
+experiment doctor rivals bench
 examine paper
 demo
 cli

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exact import GRID, currents, simulate, thresholds
-from offspike import initial, ops
+from offspike import fused, initial, ops
 from offspike.ops import reference
 
 dtypes = st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -157,7 +157,7 @@ def test_operators_are_well_formed(name):
 @pytest.mark.parametrize("theta", [torch.tensor(1.0), torch.tensor([[[0.5]], [[1.0]], [[2.0]]])], ids=["one", "many"])
 def test_compiled_code_sees_through(backend, theta):
     def layer(x, theta):
-        spikes, v_end = initial.calibrate_and_fire(initial.Exact(2), 2 * x, theta)
+        spikes, v_end = fused.calibrate_and_fire(initial.Exact(2), 2 * x, theta)
         return ops.fire(spikes, theta, v_end) + ops.probe(x, theta, 0.0)
 
     current = LAYOUTS["channels last"](random(3, 2, 3, 4, 4))
@@ -169,8 +169,8 @@ def test_without_numba_the_specification_runs():
     code = """
 import sys, torch
 sys.modules["numba"] = None
-from offspike import initial, ops
-spikes, _ = initial.calibrate_and_fire(initial.Residual(2), torch.tensor([0.25, 0.5, 0.75]), 1.0)
+from offspike import fused, initial, ops
+spikes, _ = fused.calibrate_and_fire(initial.Residual(2), torch.tensor([0.25, 0.5, 0.75]), 1.0)
 print(ops.backend("cpu"), spikes.tolist())
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

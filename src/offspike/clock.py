@@ -4,7 +4,7 @@ Inside a network a tensor is ``[T·B, …]``, time-major; a spiking layer asks t
 does not change over time (the image, and all that is computed from it before the first spike) stays ``[B, …]``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -20,18 +20,24 @@ class Phase(Protocol):
 
     final: ClassVar[bool]
 
-    def fire(self, layer: Any, current: Tensor) -> Tensor:
-        """Spikes ``[T, B, …]`` of a layer for its currents ``[T, B, …]``."""
+    def fire(self, layer: Any, drive: Any) -> Tensor:
+        """What a layer sends, ``[T, B, …]``, for what drives it (`fused.Drive`)."""
         ...
 
 
 @dataclass(frozen=True)
 class Clock:
-    """``steps`` time-steps of ``batch`` samples, and what is done in them."""
+    """``steps`` time-steps of ``batch`` samples, and what is done in them.
+
+    A long run is cut into pieces of time; ``carry`` then holds what modules take from one piece to the next (None: this
+    is the whole run). ``heard(layer, spikes)`` is told what each spiking layer sends, ``[T, B, …]``.
+    """
 
     steps: int
     batch: int
     phase: Phase
+    carry: dict[Any, Tensor] | None = None
+    heard: Callable[[Any, Tensor], None] | None = None
 
     def fold(self, x: Tensor) -> Tensor:
         """``[T, B, …]`` to ``[T·B, …]``."""

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from offspike.activations import QCFS, Activation
 from offspike.capture import capture
 from offspike.corrections import Progress
+from offspike.folding import fold
 from offspike.layers import SpikingLayer
 from offspike.methods import LEARNED, Method
 from offspike.network import SpikingNetwork
+from offspike.plan import Precision
 from offspike.surgery import audit, refuse, replace
 from offspike.thresholds import measure
 
@@ -27,13 +29,16 @@ def convert(
     *,
     example: Tensor | tuple[Tensor, ...] | None = None,
     calibration: Calibration | None = None,
+    precision: Precision = "exact32",
     progress: Progress | None = None,
 ) -> SpikingNetwork:
     """The spiking network of ``ann`` under ``method``: every activation becomes a spiking layer.
 
     ``example`` is one input batch, used to check the model more closely and to remember its input shape.
     ``calibration`` is input data, one batch or several (labels are ignored), for methods whose thresholds or
-    corrections come from data; it is gone through once. ``progress(what, done, total)`` hears of each corrected layer.
+    corrections come from data; it is gone through once. ``precision`` is what the network computes in
+    (`SpikingNetwork`). Batch norms become part of the layers before them (`folding.py`).
+    ``progress(what, done, total)`` hears of each corrected layer.
     """
     if not isinstance(method, Method):
         raise TypeError(f"the second argument is a Method, such as osp.methods.cos(rho=4); got {method!r}")
@@ -47,8 +52,8 @@ def convert(
         return SpikingLayer(theta[name], method, levels=levels, steady=steady is not None and name in steady)
 
     shape = tuple(example.shape[1:]) if isinstance(example, Tensor) else getattr(ann, "input_shape", None)
-    model = replace(ann, Activation, build)
-    snn = SpikingNetwork(model, method, input_shape=shape, repeat_input=steady is None)
+    model = replace(_folded(ann, example), Activation, build)
+    snn = SpikingNetwork(model, method, input_shape=shape, repeat_input=steady is None, precision=precision)
     for correction in method.corrections:
         correction(snn, ann, images[: correction.images], progress)
     return snn
@@ -79,6 +84,13 @@ def _look_at_data(ann: nn.Module, method: Method, calibration: Calibration | Non
     if wanted and not kept:
         raise ValueError("the calibration data is empty: there is nothing to correct with")
     return theta, torch.cat(kept) if kept else torch.empty(0)
+
+
+def _folded(ann: nn.Module, example: Tensor | tuple[Tensor, ...] | None) -> nn.Module:
+    try:
+        return fold(ann, example=example)
+    except ValueError:  # a model whose code cannot be followed keeps its batch norms
+        return ann
 
 
 def _batches(calibration: Calibration, like: Tensor) -> Iterator[Tensor]:

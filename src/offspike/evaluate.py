@@ -1,7 +1,10 @@
-"""``evaluate``: accuracy, agreement with the ANN, spikes and rates at every t, in one pass over the data."""
+"""``evaluate``: accuracy, agreement with the ANN, spikes and rates at every t, in one pass over the data.
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+Sums stay on the device until the end: while a GPU computes a batch, the next one is being read.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
@@ -10,9 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from offspike.clock import active_clock
+from offspike.fit import Fit
 from offspike.graph import map_values
+from offspike.layers import SpikingLayer
 from offspike.network import SpikingNetwork
-from offspike.report import LayerActivity, Report
+from offspike.plan import Precision, check_precision
+from offspike.report import Report
 from offspike.schedules import Listen
 
 __all__ = ["Metric", "Progress", "Watch", "evaluate"]
@@ -22,7 +28,6 @@ Progress = Callable[[int], None]  # called with the number of samples of each fi
 Watch = Callable[[list[Tensor], Any, Any, Any], None]  # (inputs, labels, outputs of each step, the ANN's output)
 
 
-@torch.no_grad()
 def evaluate(
     snn: SpikingNetwork,
     loader: Iterable[tuple[Any, Any]],
@@ -30,13 +35,15 @@ def evaluate(
     steps: int,
     reference: nn.Module | None = None,
     metric: Metric | None = None,
+    precision: Precision | None = None,
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> Report:
     """A report on ``snn`` over batches ``(x, labels)``, for every t from 1 to ``steps``.
 
     With ``reference`` (the ANN) also how often the two give the same answer. Batches go to the network's device; a
-    model of several inputs gets them as a tuple x.
+    model of several inputs gets them as a tuple x. A batch that does not fit into memory is run in parts, and a long
+    time in pieces, with the same result. ``precision`` is that of this evaluation (None: the network's own).
 
     For answers that are not classes, ``metric(output, target)`` says how good each sample of an output is: a tensor
     ``[B]``, where ``output`` is what the model returns. ``report.accuracy`` is then its mean for the readout at each t,
@@ -44,33 +51,102 @@ def evaluate(
 
     ``watch`` sees every batch: its inputs, labels, outputs, and the ANN's output or None (see ``answers.Answers``).
     """
-    device = next(iter(snn.state_dict().values())).device
     ann = None if reference is None else deepcopy(reference).eval()
     report = Report.empty(snn.method, steps, list(snn.layers), reference=ann is not None)
-    if metric is not None:
-        report.correct = report.correct.astype(np.float64)
-    with _counting(snn, report.layers):
+    with torch.inference_mode(), _computing_in(snn, precision):
+        sums = _Sums(snn, ann, metric, steps, watch)
+        fit = Fit(steps, least=max(1, snn.method.rho), neurons=sums.neurons)
         for x, labels in loader:
-            inputs = [value.to(device) for value in (x if isinstance(x, tuple | list) else (x,))]
-            labels = map_values(labels, lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf)
-            count = len(inputs[0])
-            outputs = snn(*inputs, steps=steps)
-            answers, right = _score(outputs, labels, metric)
-            plain = None if ann is None else ann(*inputs)
-            report.samples += count
-            report.correct += right.sum(1).cpu().numpy()
-            if ann is not None and report.agree is not None:
-                once = map_values(plain, lambda leaf: leaf[None] if isinstance(leaf, Tensor) else leaf)
-                expected, good = _score(once, labels, metric)
-                report.agree += (answers == expected).sum(1).cpu().numpy()
-                report.reference_correct += good.sum().item()
-            if watch is not None:
-                watch(inputs, labels, outputs, plain)
+            inputs = [
+                value.to(sums.device, non_blocking=True) for value in (x if isinstance(x, tuple | list) else (x,))
+            ]
+            labels = map_values(labels, lambda v: v.to(sums.device, non_blocking=True) if isinstance(v, Tensor) else v)
+            fit.run(lambda part, piece: sums.take(inputs, labels, part, piece), len(inputs[0]), sums.device)  # noqa: B023
+            report.samples += len(inputs[0])
             if progress is not None:
-                progress(count)
+                progress(len(inputs[0]))
     if not report.samples:
         raise ValueError("the data loader is empty: there is nothing to evaluate")
+    sums.fill(report)
     return report
+
+
+class _Sums:
+    """What is summed over batches, on the device."""
+
+    def __init__(
+        self, snn: SpikingNetwork, ann: nn.Module | None, metric: Metric | None, steps: int, watch: Watch | None
+    ) -> None:
+        self.snn, self.ann, self.metric, self.steps, self.watch = snn, ann, metric, steps, watch
+        self.device = next(iter(snn.state_dict().values())).device
+        self.names = {layer: name for name, layer in snn.layers.items()}
+        self.totals: dict[Any, Tensor] = {}
+        self.neurons: dict[str, int] = {}
+
+    def take(self, inputs: list[Tensor], labels: Any, part: slice, piece: int | None) -> None:
+        """Run some samples of a batch, and add what they give once all of it is known."""
+        found: dict[Any, list[Tensor]] = {}
+        some = [x[part] for x in inputs]
+        target = labels if len(some[0]) == len(inputs[0]) else map_values(labels, lambda v: v[part])
+        outputs = self.snn(*some, steps=self.steps, piece=piece, heard=lambda *heard: self._count(found, *heard))
+        answers, right = _score(outputs, target, self.metric)
+        result: dict[Any, Tensor] = {("spikes", name): torch.cat(counts) for name, counts in found.items()}
+        result["correct"] = right.sum(1)
+        result["bad"] = answers.new_zeros(1) + _undefined(outputs)
+        plain = None if self.ann is None else self.ann(*some)
+        if plain is not None:
+            once = map_values(plain, lambda leaf: leaf[None] if isinstance(leaf, Tensor) else leaf)
+            expected, good = _score(once, target, self.metric)
+            result["agree"], result["good"] = (answers == expected).sum(1), good.sum()
+        for key, value in result.items():
+            self.totals[key] = self.totals[key] + value if key in self.totals else value
+        if self.watch is not None:
+            self.watch(some, target, outputs, plain)
+
+    def fill(self, report: Report) -> None:
+        """Put the sums into a report."""
+        sums = {key: value.cpu().numpy() for key, value in self.totals.items()}
+        if sums["bad"].any():
+            raise ValueError("the input holds NaN or infinite values")
+        report.correct = sums["correct"] if self.metric is None else sums["correct"].astype(np.float64)
+        for name, activity in report.layers.items():
+            activity.neurons = self.neurons.get(name, 0)
+            for key, spikes in ((name, activity.spikes), ((name, "listening"), None)):
+                if ("spikes", key) in sums:
+                    counted = sums["spikes", key].astype(np.int64)
+                    if spikes is None:
+                        activity.listening = int(counted.sum())
+                    else:
+                        spikes += counted
+        if report.agree is not None:
+            report.agree, report.reference_correct = sums["agree"], sums["good"].item()
+
+    def _count(self, found: dict[Any, list[Tensor]], layer: SpikingLayer, spikes: Tensor) -> None:
+        """Spikes of a layer at each step. In float32 a sum over a sample is exact up to 2²⁴ neurons."""
+        name = self.names[layer]
+        each = torch.linalg.vector_norm(spikes, 0, dim=tuple(range(2, spikes.ndim)), dtype=torch.float32)
+        self.neurons[name] = spikes[0, 0].numel()
+        key = (name, "listening") if isinstance(active_clock().phase, Listen) else name
+        found.setdefault(key, []).append(each.double().sum(1))
+
+
+def _undefined(outputs: Any) -> Any:
+    """Whether an output is NaN: on a GPU that is how a network says that its input was not finite."""
+    tensors: list[Tensor] = []
+    map_values(outputs, lambda leaf: tensors.append(leaf) if isinstance(leaf, Tensor) else None)
+    return sum(x.isnan().any() for x in tensors if x.is_floating_point())
+
+
+@contextmanager
+def _computing_in(snn: SpikingNetwork, precision: Precision | None) -> Any:
+    usual = snn.precision
+    if precision is not None:
+        check_precision(precision)
+        snn.precision = precision
+    try:
+        yield
+    finally:
+        snn.precision = usual
 
 
 def _score(outputs: Any, labels: Any, metric: Metric | None) -> tuple[Tensor, Tensor]:
@@ -88,24 +164,3 @@ def _score(outputs: Any, labels: Any, metric: Metric | None) -> tuple[Tensor, Te
     ]
     good = torch.stack([score.double() for score in scores])
     return good, good
-
-
-@contextmanager
-def _counting(snn: SpikingNetwork, layers: dict[str, LayerActivity]) -> Iterator[None]:
-    """Count the spikes of every layer and step while the ``with`` block runs."""
-
-    def count(activity: LayerActivity, output: Tensor) -> None:
-        clock = active_clock()
-        spikes = clock.unfold(output)
-        activity.neurons = spikes[0, 0].numel()
-        sent = torch.count_nonzero(spikes, dim=tuple(range(1, spikes.ndim))).cpu().numpy()
-        if isinstance(clock.phase, Listen):
-            activity.listening += int(sent.sum())
-        else:
-            activity.spikes += sent
-
-    with ExitStack() as stack:
-        for name, layer in snn.layers.items():
-            hook = layer.register_forward_hook(lambda m, args, out, name=name: count(layers[name], out))
-            stack.callback(hook.remove)
-        yield

@@ -7,7 +7,7 @@ is per sample: the same neuron starts elsewhere for another image.
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, cast, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -24,7 +24,6 @@ __all__ = [
     "Shift",
     "Silence",
     "Uniform",
-    "calibrate_and_fire",
     "phases",
 ]
 
@@ -152,6 +151,10 @@ class Exact:
 
     def __call__(self, current: Tensor, theta: Tensor | float) -> Tensor:
         """A potential inside ``[D[k], D[k+1])``."""
+        return self.start(current, theta, phases(current[0]))
+
+    def start(self, current: Tensor, theta: Tensor | float, u: Tensor) -> Tensor:
+        """The same for neurons with these phases."""
         current, theta = _first(current, self.rho).to(ops.state_dtype(current)), _theta(current, theta)
         total = torch.zeros_like(current[0])
         for step in current:
@@ -165,16 +168,17 @@ class Exact:
         margin = theta * self.eps
         low, high = low + margin, high - margin
         if self.place == "even":
-            return self._spread(tables, count, low, high, theta)
+            return self._spread(tables, count, low, high, theta, u.to(count.dtype))
         wish = theta / 2
         if self.place == "first":
             # Times 1/ρ: dividing by a Python number is rounded differently on a GPU.
             wish = wish + count * theta * (1 / self.rho) - current[0]
         return torch.minimum(torch.maximum(wish, low), high)
 
-    def _spread(self, tables: list[list[Tensor]], count: Tensor, low: Tensor, high: Tensor, theta: Tensor) -> Tensor:
+    def _spread(
+        self, tables: list[list[Tensor]], count: Tensor, low: Tensor, high: Tensor, theta: Tensor, u: Tensor
+    ) -> Tensor:
         """Cut ``[low, high)`` down, step by step, to the potentials whose count by step t is nearest to ⌊t·k/ρ + u⌋."""
-        u = phases(count).to(count.dtype)
         for t, table in enumerate(tables[:-1], start=1):
             breaks = table[1 : t + 1]
             few, many = torch.zeros_like(count), torch.zeros_like(count)
@@ -223,49 +227,6 @@ class Silence:
 POLICIES = (Constant, Uniform, Residual, Shift, Exact, Silence)
 
 
-def calibrate_and_fire(policy: Policy, current: Tensor, theta: Tensor | float) -> tuple[Tensor, Tensor]:
-    """``fire(current, theta, policy(current, theta))``, in one kernel for the policies that listen."""
-    if not isinstance(policy, Residual | Shift | Exact) or (isinstance(policy, Exact) and policy.place == "even"):
-        return ops.fire(current, theta, policy(current, theta))
-    _first(current, policy.rho)
-    flat = ops.flatten(current, theta, 0.0)
-    spikes, v_end = _calibrate_and_fire(flat.current, flat.theta, **_rule(policy))
-    return flat.restore(spikes), flat.restore(v_end)
-
-
-def _rule(policy: Residual | Shift | Exact) -> dict[str, Any]:
-    """The policy as arguments of the fused operator, which takes plain values only."""
-    match policy:
-        case Residual(rho):
-            return {"rule": "residual", "rho": rho, "iterations": 1, "eps": 0.0}
-        case Shift(rho, iterations, eps, saturated):
-            return {"rule": f"shift-{saturated}", "rho": rho, "iterations": iterations, "eps": eps}
-        case Exact(rho, place, eps):
-            return {"rule": f"exact-{place}", "rho": rho, "iterations": 1, "eps": eps}
-
-
-def _policy(rule: str, rho: int, iterations: int, eps: float) -> Policy:
-    name, _, variant = rule.partition("-")
-    if name == "residual":
-        return Residual(rho)
-    return Shift(rho, iterations, eps, cast(Any, variant)) if name == "shift" else Exact(rho, cast(Any, variant), eps)
-
-
-def _specification(
-    current: Tensor, theta: Tensor, rule: str, rho: int, iterations: int, eps: float
-) -> tuple[Tensor, Tensor]:
-    """What the fused kernels compute: the policy, then the neuron."""
-    return ops.fire(current, theta, _policy(rule, rho, iterations, eps)(current, theta))
-
-
-_calibrate_and_fire = torch.library.custom_op("offspike::calibrate_and_fire", _specification, mutates_args=())
-
-
-@_calibrate_and_fire.register_fake
-def _(current: Tensor, theta: Tensor, rule: str, rho: int, iterations: int, eps: float) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(current), current.new_empty(current.shape[1], dtype=theta.dtype)
-
-
 def _theta(current: Tensor, theta: Tensor | float) -> Tensor:
     return torch.as_tensor(theta, dtype=ops.state_dtype(current), device=current.device)
 
@@ -289,29 +250,3 @@ def _check_eps(eps: float, *, below: float) -> None:
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
-
-
-if ops.backend("cpu") == "numba":
-
-    @_calibrate_and_fire.register_kernel("cpu")
-    def _on_cpu(
-        current: Tensor, theta: Tensor, rule: str, rho: int, iterations: int, eps: float
-    ) -> tuple[Tensor, Tensor]:
-        from offspike.ops import cpu
-
-        _first(current, rho)
-        return cpu.calibrate_and_fire(current, theta, rule, rho, iterations, eps)
-
-
-if ops.backend("cuda") == "triton":
-
-    @_calibrate_and_fire.register_kernel("cuda")
-    def _on_gpu(
-        current: Tensor, theta: Tensor, rule: str, rho: int, iterations: int, eps: float
-    ) -> tuple[Tensor, Tensor]:
-        from offspike.ops import gpu
-
-        _first(current, rho)
-        if rule.startswith("exact") and rho > gpu.LONGEST_TABLE:
-            return _specification(current, theta, rule, rho, iterations, eps)
-        return gpu.calibrate_and_fire(current, theta, rule, rho, iterations, eps)

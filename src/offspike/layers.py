@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from offspike.clock import active_clock
+from offspike.fused import Drive
 from offspike.leaves import register_leaf
 from offspike.methods import Method
 
@@ -42,8 +43,15 @@ class SpikingLayer(nn.Module):
         """``[T·B, …]`` (``[B, …]`` if steady) to ``[T·B, …]``."""
         clock = active_clock()
         current = self.unfold(current)
-        spikes = clock.phase.fire(self, current)
-        return clock.fold(spikes * self.theta.to(spikes.dtype))
+        return self.fire(Drive(current[:1] if self.steady else current, clock.steps))
+
+    def fire(self, drive: Drive) -> Tensor:
+        """What the layer sends, ``[T·B, …]``, in this pass."""
+        clock = active_clock()
+        out = clock.phase.fire(self, drive)
+        if clock.heard is not None:
+            clock.heard(self, out)
+        return clock.fold(out)
 
     def unfold(self, current: Tensor) -> Tensor:
         """The current of each step, ``[T, B, …]``, corrected."""

@@ -1,18 +1,23 @@
 """The spiking network: the user's own model, run over time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from offspike import schedules
+from offspike.capture import capture
 from offspike.clock import Clock, Phase
 from offspike.graph import map_values
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
+from offspike.plan import Plan, Precision, arithmetic, check_precision
+from offspike.replay import Replays, worth
 
 __all__ = ["SpikingNetwork"]
+
+Heard = Callable[[SpikingLayer, Tensor], None]
 
 
 class SpikingNetwork(nn.Module):
@@ -24,7 +29,16 @@ class SpikingNetwork(nn.Module):
     The input is the same image at each step, so whatever lies before the first spiking layer is computed once; with
     ``repeat_input`` (a model where the image and spikes meet) the image is repeated instead. Nothing is kept between
     calls, and ``snn(x, 16)[:t] == snn(x, t)``.
+
+    ``precision``: ``"exact32"`` computes as the ANN does; ``"tf32"`` and ``"bf16"`` let the tensor cores of a GPU round
+    the weights (spikes are exact in any format, and the membrane stays float32). The network runs as a plan
+    (`plan.py`); with hooks on its layers the model itself is run, one layer after the other.
+
+    On a GPU nobody waits for the input to be looked at: a sample with NaN or infinite values gets NaN for an answer,
+    where a CPU refuses it.
     """
+
+    _ready: tuple[Any, Plan | None, Replays] | None = None
 
     def __init__(
         self,
@@ -33,46 +47,92 @@ class SpikingNetwork(nn.Module):
         *,
         input_shape: tuple[int, ...] | None = None,
         repeat_input: bool = False,
+        precision: Precision = "exact32",
     ) -> None:
         super().__init__()
+        check_precision(precision)
         self.model = model
         self.method = method
         self.input_shape = input_shape
         self.repeat_input = repeat_input
+        self.precision = precision
         self.eval()
 
-    @torch.no_grad()
-    def forward(self, *inputs: Any, steps: int | None = None) -> Any:
-        """The output of each step, ``[steps, B, …]``; ``steps`` may also stand last, ``snn(x, 8)``."""
+    def forward(
+        self, *inputs: Any, steps: int | None = None, piece: int | None = None, heard: Heard | None = None
+    ) -> Any:
+        """The output of each step, ``[steps, B, …]``; ``steps`` may also stand last, ``snn(x, 8)``.
+
+        ``piece`` bounds memory: that many steps are run at a time (never fewer than ρ at first), with the same result.
+        ``heard(layer, spikes)`` is told what each spiking layer sends, ``[T, B, …]``, piece by piece.
+        """
         if steps is None and inputs and isinstance(inputs[-1], int):
             *inputs, steps = inputs  # type: ignore[assignment]
-        if steps is None or not inputs:
-            raise TypeError("a spiking network takes its input and the number of time-steps: snn(x, steps=8)")
-        if steps < 1:
-            raise ValueError(f"steps must be >= 1, got {steps}")
-        for x in inputs:
-            self._check(x, alone=len(inputs) == 1)
-        if len({len(x) for x in inputs}) > 1:
-            raise ValueError(f"all inputs are batches of one size, got {', '.join(str(len(x)) for x in inputs)}")
+        self._check_call(inputs, steps, piece)
+        total = cast(int, steps)
+        plan, replays = self.prepared()
+        if plan is None:
+            with torch.no_grad(), arithmetic(self.precision):
+                return self._passes(self._run, inputs, total, piece, heard)
+        with torch.inference_mode(), arithmetic(self.precision):
+            if heard is None and worth(inputs, total):
+                return replays.run((total, piece), lambda xs: self._passes(plan, xs, total, piece, None), inputs)
+            return self._passes(plan, inputs, total, piece, heard)
 
-        def one_pass(horizon: int, phase: Phase) -> Any:
-            clock = Clock(horizon, len(inputs[0]), phase)
-            repeat = self.repeat_input
+    def _passes(
+        self, run: Callable[..., Any], inputs: Sequence[Tensor], steps: int, piece: int | None, heard: Heard | None
+    ) -> Any:
+        """All passes that the schedule asks for."""
+
+        def one_pass(horizon: int, phase: Phase, carry: dict[Any, Tensor] | None) -> Any:
+            clock = Clock(horizon, len(inputs[0]), phase, carry, heard)
             with clock.ticking():
-                # A copy: the model may change its input in place, and a second pass needs it as it was.
-                out = self._run(*(clock.fold(clock.hold(x)) if repeat else x.clone() for x in inputs))
-                return map_values(out, lambda leaf: clock.unfold(leaf)[:steps] if isinstance(leaf, Tensor) else leaf)
+                given = [clock.fold(clock.hold(x)) for x in inputs] if self.repeat_input else list(inputs)
+                out = self._try(run, given)
+                return map_values(out, lambda leaf: clock.unfold(leaf) if isinstance(leaf, Tensor) else leaf)
 
-        return schedules.run(self.method, steps, one_pass)
+        return _finish(schedules.run(self.method, steps, one_pass, piece=piece), steps, inputs)
 
     def _run(self, *inputs: Tensor) -> Any:
+        """The model itself, layer by layer."""
+        kind = inputs[0].device.type
+        with torch.autocast(kind, torch.bfloat16, enabled=self.precision == "bf16"):
+            return self.model(*(x.clone() for x in inputs))  # it may change its input in place
+
+    def _try(self, run: Callable[..., Any], inputs: list[Tensor]) -> Any:
         try:
-            return self.model(*inputs)
+            return run(*inputs)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             shapes = " and ".join(f"[{_sizes(x.shape)}]" for x in inputs)
             raise ValueError(f"the model does not take inputs of shape {shapes}: {error}") from error
+
+    def prepared(self) -> tuple[Plan | None, Replays]:
+        """The plan for the network as it is now; None where it has none, or where hooks want to see the layers."""
+        modules = list(self.model.modules())
+        if any(module._forward_hooks or module._forward_pre_hooks for module in modules):
+            return None, Replays()
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        state = [(id(x), x.device, x.dtype, None if x.is_inference() else x._version) for x in tensors]
+        layers = [(layer.steady, layer.policy, layer.neuron, layer.start is None) for layer in self.layers.values()]
+        key = ([id(module) for module in modules], state, layers, self.precision, self.repeat_input)
+        if self._ready is None or self._ready[0] != key:
+            self._ready = (key, self._make_plan(), Replays())
+        return self._ready[1:]
+
+    def _make_plan(self) -> Plan | None:
+        tensor = next(self.model.parameters(), None)
+        known = None if self.input_shape is None or tensor is None else tensor.new_zeros(1, *self.input_shape)
+        try:
+            graph = capture(self.model, known)
+        except ValueError:  # its code cannot be followed: convert has warned of that
+            return None
+        return Plan(graph, self.model, self.precision, repeat_input=self.repeat_input)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy makes its own plan."""
+        return {key: value for key, value in self.__dict__.items() if key != "_ready"}
 
     @property
     def layers(self) -> dict[str, SpikingLayer]:
@@ -90,6 +150,17 @@ class SpikingNetwork(nn.Module):
             raise ValueError("a spiking network is not trained: train the ANN, then convert it")
         return super().train(mode)
 
+    def _check_call(self, inputs: Any, steps: int | None, piece: int | None) -> None:
+        if steps is None or not inputs:
+            raise TypeError("a spiking network takes its input and the number of time-steps: snn(x, steps=8)")
+        for name, value in (("steps", steps), ("piece", piece)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be >= 1, got {value}")
+        for x in inputs:
+            self._check(x, alone=len(inputs) == 1)
+        if len({len(x) for x in inputs}) > 1:
+            raise ValueError(f"all inputs are batches of one size, got {', '.join(str(len(x)) for x in inputs)}")
+
     def _check(self, x: Tensor, *, alone: bool) -> None:
         if not isinstance(x, Tensor):
             raise TypeError(f"the input must be a tensor, got {type(x).__name__}")
@@ -99,8 +170,31 @@ class SpikingNetwork(nn.Module):
             raise ValueError(f"the input must be a batch [B, …] with B >= 1, got shape {tuple(x.shape)}")
         if alone and self.input_shape is not None and tuple(x.shape[1:]) != tuple(self.input_shape):
             raise ValueError(f"this network takes inputs [B, {_sizes(self.input_shape)}], got [{_sizes(x.shape)}]")
-        if not bool(x.isfinite().all()):
+        if x.device.type == "cpu" and not bool(x.isfinite().all()):  # elsewhere looking would stall a queue
             raise ValueError("the input holds NaN or infinite values")
+
+
+def _finish(pieces: list[Any], steps: int, inputs: Any) -> Any:
+    """The first ``steps`` steps of all pieces; NaN for samples whose input was not finite, on a GPU."""
+    bad = None
+    if inputs[0].device.type != "cpu":
+        bad = sum((x * 0).flatten(1).sum(1) for x in inputs)  # 0, or NaN
+
+    def finish(*leaves: Any) -> Any:
+        if not isinstance(leaves[0], Tensor):
+            return leaves[0]
+        whole = leaves[0] if len(leaves) == 1 else torch.cat(leaves)
+        whole = whole[:steps]
+        return whole if bad is None else whole + bad.to(whole.dtype).view(1, -1, *[1] * (whole.ndim - 2))
+
+    rest = [iter(_leaves(piece)) for piece in pieces[1:]]
+    return map_values(pieces[0], lambda leaf: finish(leaf, *(next(leaves) for leaves in rest)))
+
+
+def _leaves(value: Any) -> list[Any]:
+    leaves: list[Any] = []
+    map_values(value, leaves.append)
+    return leaves
 
 
 def _sizes(shape: tuple[int, ...]) -> str:

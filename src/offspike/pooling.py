@@ -40,8 +40,13 @@ class GatedMaxPool(nn.Module):
         if clock is None:
             return self.windows_max(x)
         total = clock.unfold(x).double().cumsum(0)  # a multiple of a float32 threshold is exact in float64
+        before = total.new_zeros(())
+        if clock.carry is not None:
+            if self in clock.carry:  # the sums of the piece of time before
+                total, before = total + clock.carry[self], self.windows_max(clock.carry[self])
+            clock.carry[self] = total[-1]
         most = clock.unfold(self.windows_max(clock.fold(total)))
-        grown = torch.cat([most[:1], most.diff(dim=0)])
+        grown = torch.cat([most[:1] - before, most.diff(dim=0)])
         return clock.fold(grown.to(x.dtype))
 
     def windows_max(self, x: Tensor) -> Tensor:

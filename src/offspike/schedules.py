@@ -13,15 +13,16 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from offspike.clock import Phase
-from offspike.initial import calibrate_and_fire
+from offspike import fused
+from offspike.clock import Phase, active_clock
+from offspike.fused import Drive
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
 from offspike.neurons import IF
 
 __all__ = ["run"]
 
-Pass = Callable[[int, Phase], Any]  # whatever the model returns, over that many steps
+Pass = Callable[[int, Phase, dict[Any, Tensor] | None], Any]  # whatever the model returns, over that many steps
 
 
 class Layerwise:
@@ -29,13 +30,12 @@ class Layerwise:
 
     final: ClassVar[bool] = True
 
-    def fire(self, layer: SpikingLayer, current: Tensor) -> Tensor:
+    def fire(self, layer: SpikingLayer, drive: Drive) -> Tensor:
         """Policy and neuron, fused where the neuron is the plain one."""
         if layer.neuron == IF() and layer.start is None:
-            spikes, _ = calibrate_and_fire(layer.policy, current, layer.theta)
-        else:
-            spikes, _ = layer.neuron(current, layer.theta, layer.begin(current))
-        return spikes
+            return _kept(layer, *fused.run(drive, layer.theta, policy=layer.policy, keep=_continues()))
+        current = drive.total()
+        return _send(layer, drive, current, layer.begin(current))
 
 
 class Listen:
@@ -46,31 +46,62 @@ class Listen:
     def __init__(self) -> None:
         self.starts: dict[SpikingLayer, Tensor] = {}
 
-    def fire(self, layer: SpikingLayer, current: Tensor) -> Tensor:
+    def fire(self, layer: SpikingLayer, drive: Drive) -> Tensor:
         """Uncalibrated spikes."""
+        current = drive.total()
         self.starts[layer] = layer.begin(current)
-        spikes, _ = layer.neuron(current, layer.theta, layer.theta / 2)
-        return spikes
+        return _send(layer, drive, current, layer.theta / 2)
 
 
 class Start:
-    """Phase 2 of the causal schedule: every layer starts where phase 1 said."""
+    """Every layer starts at a given potential: where phase 1 of the causal schedule said, or where it was before."""
 
     final: ClassVar[bool] = True
 
     def __init__(self, starts: dict[SpikingLayer, Tensor]) -> None:
         self.starts = starts
 
-    def fire(self, layer: SpikingLayer, current: Tensor) -> Tensor:
+    def fire(self, layer: SpikingLayer, drive: Drive) -> Tensor:
         """Calibrated spikes."""
-        spikes, _ = layer.neuron(current, layer.theta, self.starts[layer])
-        return spikes
+        if layer.neuron == IF():
+            return _kept(layer, *fused.run(drive, layer.theta, v0=self.starts[layer], keep=_continues()))
+        return _send(layer, drive, drive.total(), self.starts[layer])
 
 
-def run(method: Method, steps: int, one_pass: Pass) -> Any:
-    """Run the passes that a method's schedule asks for and return the last one's outputs: ``steps`` or more."""
+def run(method: Method, steps: int, one_pass: Pass, *, piece: int | None = None) -> list[Any]:
+    """Run the passes that a method's schedule asks for; the outputs, piece by piece: ``steps`` or more in all.
+
+    ``piece`` is how many steps are run at a time; a layer that listens needs ρ of them in the first.
+    """
+    carry: dict[Any, Tensor] = {}
+    first: Phase = Layerwise()
+    total = max(steps, method.rho)
     if method.schedule == "causal" and method.rho:
         listen = Listen()
-        one_pass(method.rho, listen)
-        return one_pass(steps, Start(listen.starts))
-    return one_pass(max(steps, method.rho), Layerwise())
+        one_pass(method.rho, listen, None)
+        first, total = Start(listen.starts), steps
+    if piece is None or max(piece, method.rho) >= total or not isinstance(method.neuron, IF):
+        return [one_pass(total, first, None)]
+    done = max(piece, method.rho)
+    outputs = [one_pass(done, first, carry)]
+    while done < total:
+        outputs.append(one_pass(min(piece, total - done), Start(carry), carry))
+        done += piece
+    return outputs
+
+
+def _continues() -> bool:
+    return active_clock().carry is not None
+
+
+def _kept(layer: SpikingLayer, out: Tensor, v_end: Tensor | None) -> Tensor:
+    """What is sent, once v(T) is put where the next piece finds it."""
+    carry = active_clock().carry
+    if carry is not None and v_end is not None:
+        carry[layer] = v_end
+    return out
+
+
+def _send(layer: SpikingLayer, drive: Drive, current: Tensor, v0: Tensor) -> Tensor:
+    spikes, v_end = layer.neuron(current, layer.theta, v0)
+    return _kept(layer, drive.write(spikes, layer.theta), v_end)

@@ -6,7 +6,7 @@ import sys
 import typer
 from rich.console import Console
 
-from offspike.cli import audit, look, measure, reproduce, show, train
+from offspike.cli import audit, bench, look, measure, reproduce, show, train
 
 __all__ = ["app", "main"]
 
@@ -23,6 +23,7 @@ for command in (
     measure.analyze,
     audit.audit,
     reproduce.reproduce,
+    bench.bench,
     look.models,
     look.doctor,
 ):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from offspike.ops import reference
 
-__all__ = ["Flat", "backend", "fire", "fire_signed", "flatten", "probe", "state_dtype"]
+__all__ = ["Flat", "backend", "check_listening", "fire", "fire_signed", "flatten", "probe", "state_dtype"]
 
 CURRENT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -63,6 +63,12 @@ def state_dtype(current: Tensor) -> torch.dtype:
     return torch.float64 if current.dtype == torch.float64 else torch.float32
 
 
+def check_listening(rho: int, steps: int) -> None:
+    """Refuse a policy that wants to hear more than there is."""
+    if steps < rho:
+        raise ValueError(f"this policy listens to rho={rho} steps and was given {steps}")
+
+
 class Flat(NamedTuple):
     """Operands as kernels take them: ``current [T, N]`` contiguous, ``theta`` and ``v0`` ``[N]`` or ``[1]``."""
 
@@ -72,25 +78,37 @@ class Flat(NamedTuple):
     sizes: tuple[int, ...]  # of one step, in memory order
     inverse: tuple[int, ...]  # from memory order back to the caller's axes
 
-    def restore(self, x: Tensor) -> Tensor:
-        """``[N]`` or ``[T, N]`` in the caller's axes and memory layout."""
-        steps = x.ndim - 1
-        x = x.reshape((*x.shape[:-1], *self.sizes))
+    def lay(self, x: Tensor) -> Tensor:
+        """``x [T, …]`` like the current, flat in the same order."""
+        order = sorted(range(len(self.inverse)), key=lambda axis: self.inverse[axis])
+        return x.permute(0, *(axis + 1 for axis in order)).reshape(len(x), math.prod(self.sizes))
+
+    def channels(self, x: Tensor) -> tuple[Tensor, int]:
+        """Values that vary along one axis of a sample, flat, and how many neurons in a row share one of them."""
+        axis = next((axis for axis in range(1, x.ndim + 1) if x.shape[-axis] > 1), 1)
+        place = self.inverse[len(self.inverse) - axis]
+        return x.flatten(), math.prod(self.sizes[place + 1 :])
+
+    def restore(self, x: Tensor, *, halved: bool = False) -> Tensor:
+        """``[N]`` or ``[T, N]`` in the caller's axes and memory layout; ``halved`` in the last two (pooled by 2)."""
+        steps, last = x.ndim - 1, {self.inverse[axis] for axis in (-2, -1)} if halved else set()
+        sizes = [size // 2 if axis in last else size for axis, size in enumerate(self.sizes)]
+        x = x.reshape((*x.shape[:-1], *sizes))
         return x.permute((*range(steps), *(steps + axis for axis in self.inverse)))
 
 
-def flatten(current: Tensor, theta: Tensor | float, v0: Tensor | float) -> Flat:
+def flatten(current: Tensor, theta: Tensor | float, v0: Tensor | float | None = None) -> Flat:
     """Check the operands and lay them out flat, in the order in which the current lies in memory (no copy if dense)."""
     if current.dtype not in CURRENT_DTYPES:
         raise TypeError(f"currents must be float64, float32, bfloat16 or float16, got {current.dtype}")
     if current.ndim < 1 or current.shape[0] < 1:
         raise ValueError(f"current must be [T, …] with T >= 1, got shape {tuple(current.shape)}")
     shape, state = current.shape[1:], state_dtype(current)
-    theta = torch.as_tensor(theta, dtype=state, device=current.device)
+    theta = _value(theta, state, current.device)
     # Only where looking at values neither stalls a queue nor breaks a graph.
     if theta.device.type == "cpu" and not torch.compiler.is_compiling() and not bool((theta > 0).all()):
         raise ValueError(f"thresholds must be positive, got {theta.min().item():g}")
-    v0 = torch.as_tensor(v0, dtype=state, device=current.device)
+    v0 = theta.new_empty(1) if v0 is None else _value(v0, state, current.device)
     order = sorted(range(len(shape)), key=lambda axis: -current.stride(axis + 1))
     inverse = tuple(order.index(axis) for axis in range(len(shape)))
 
@@ -111,6 +129,11 @@ def flatten(current: Tensor, theta: Tensor | float, v0: Tensor | float) -> Flat:
         tuple(shape[axis] for axis in order),
         inverse,
     )
+
+
+def _value(x: Tensor | float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    # Filled in on the device: a copy from the host could not be recorded in a CUDA graph.
+    return x.to(device, dtype) if isinstance(x, Tensor) else torch.full((), x, dtype=dtype, device=device)
 
 
 @torch.library.custom_op("offspike::fire", mutates_args=())

@@ -13,37 +13,26 @@ from typing import Any
 import numba
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from offspike.ops import memory
+from offspike.ops import check_listening, memory
+from offspike.ops.blocks import Array, channels, compiled, copy, part, row
+from offspike.ops.places import EXACT, exact
 
 __all__ = ["calibrate_and_fire", "fire", "fire_signed", "probe"]
 
-Array = NDArray[np.floating[Any]]
-
 BLOCK = 8192  # neurons: enough for memory to stream, few enough for their state to stay in a core's L2
-RULES = ("residual", "shift-keep", "shift-pin", "exact-first", "exact-middle", "exact-near")
-RESIDUAL, SHIFT_KEEP, SHIFT_PIN, EXACT_FIRST, EXACT_MIDDLE, EXACT_NEAR = range(len(RULES))
 
 
-def _compiled(function: Any, *, parallel: bool = False) -> Any:
-    """``numba.njit``, cached on disk where there is a place to write (a read-only installation may have none)."""
-    try:
-        return numba.njit(cache=True, error_model="numpy", parallel=parallel)(function)
-    except RuntimeError:
-        return numba.njit(error_model="numpy", parallel=parallel)(function)
+RULES = ("given", "residual", "shift-keep", "shift-pin", *EXACT)
+GIVEN, RESIDUAL, SHIFT_KEEP, SHIFT_PIN, EXACT_RULES = range(len(RULES) - len(EXACT) + 1)
 
-
-_parallel = functools.partial(_compiled, parallel=True)
+_parallel = functools.partial(compiled, parallel=True)
 
 
 def fire(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
     """``reference.fire``, in one pass over memory."""
-    wide = _widen(current)
-    spikes, v_end = memory.empty(wide.shape, wide.dtype), torch.empty(wide.shape[1], dtype=wide.dtype)
-    _fire(*_views(wide, theta, v0, spikes, v_end))
-    return spikes.to(current.dtype), v_end
+    return calibrate_and_fire(current, theta, "given", 0, 1, 0.0, v0)
 
 
 def fire_signed(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,14 +52,45 @@ def probe(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor, T
 
 
 def calibrate_and_fire(
-    current: Tensor, theta: Tensor, rule: str, rho: int, iterations: int, eps: float
+    current: Tensor,
+    theta: Tensor,
+    rule: str,
+    rho: int,
+    iterations: int,
+    eps: float,
+    v0: Tensor | None = None,
+    beside: Tensor | None = None,
+    gain: Tensor | None = None,
+    bias: Tensor | None = None,
+    inner: int = 1,
+    steps: int = 0,
+    unit: bool = True,
+    dtype: torch.dtype | None = None,
+    keep: bool = True,
+    pool: int = 0,
+    width: int = 0,
+    phase: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Listen to the first ρ <= T steps, choose v(0) by ``rule``, fire; currents come from memory only once."""
-    wide = _widen(current)
-    spikes, v_end = memory.empty(wide.shape, wide.dtype), torch.empty(wide.shape[1], dtype=wide.dtype)
-    views = _views(wide, theta, spikes, v_end)
-    _calibrate_and_fire(*views, RULES.index(rule), rho, iterations, views[0].dtype.type(eps))
-    return spikes.to(current.dtype), v_end
+    """``fused.specification``; currents come from memory only once."""
+    steps = steps or len(current)
+    check_listening(rho, steps)
+    wide, none = _widen(current), theta.new_empty(0)
+    spikes, v_end = memory.empty((steps, wide.shape[1]), wide.dtype), torch.empty(wide.shape[1], dtype=wide.dtype)
+    given = (
+        wide,
+        none.view(0, 0) if beside is None else _widen(beside),
+        none if gain is None else gain,
+        none if bias is None else bias,
+        none if phase is None else phase.to(theta.dtype),
+        theta,
+        theta if v0 is None else v0,
+        torch.ones(1, dtype=theta.dtype) if unit else theta,
+    )
+    views = _views(*given, spikes, v_end)
+    _calibrate_and_fire(*views, inner, RULES.index(rule), rho, iterations, views[0].dtype.type(eps))
+    if pool:
+        spikes = spikes.view(steps, -1, 2, width // 2, 2, pool).sum((2, 4)).flatten(1) * 0.25
+    return spikes.to(dtype or current.dtype), v_end if keep else v_end.new_empty(0)
 
 
 def _widen(current: Tensor) -> Tensor:
@@ -88,19 +108,11 @@ def _views(*tensors: Tensor) -> list[Array]:
 
 
 @_parallel
-def _fire(current: Array, theta: Array, v0: Array, spikes: Array, v_end: Array) -> None:
-    for block in numba.prange((v_end.size + BLOCK - 1) // BLOCK):
-        start, v = block * BLOCK, v_end[block * BLOCK : (block + 1) * BLOCK]
-        _copy(_part(v0, start, v.size), v)
-        _fire_block(current, start, _part(theta, start, v.size), v, spikes)
-
-
-@_parallel
 def _fire_signed(current: Array, theta: Array, v0: Array, spikes: Array, v_end: Array) -> None:
     for block in numba.prange((v_end.size + BLOCK - 1) // BLOCK):
         start, v = block * BLOCK, v_end[block * BLOCK : (block + 1) * BLOCK]
-        stop, each, sent = start + v.size, _part(theta, start, v.size), np.zeros(v.size, v.dtype)
-        _copy(_part(v0, start, v.size), v)
+        stop, each, sent = start + v.size, part(theta, start, v.size), np.zeros(v.size, v.dtype)
+        copy(part(v0, start, v.size), v)
         for t in range(len(current)):
             _fire_signed_step(current[t, start:stop], each, v, sent, spikes[t, start:stop])
 
@@ -109,59 +121,45 @@ def _fire_signed(current: Array, theta: Array, v0: Array, spikes: Array, v_end: 
 def _probe(current: Array, theta: Array, v0: Array, count: Array, v_end: Array, low: Array, high: Array) -> None:
     for block in numba.prange((v_end.size + BLOCK - 1) // BLOCK):
         start, stop = block * BLOCK, min((block + 1) * BLOCK, v_end.size)
-        v, each = v_end[start:stop], _part(theta, start, stop - start)
-        _copy(_part(v0, start, stop - start), v)
-        _probe_block(current, len(current), start, each, v, count[start:stop], low[start:stop], high[start:stop])
+        v, each = v_end[start:stop], part(theta, start, stop - start)
+        copy(part(v0, start, stop - start), v)
+        none = np.empty(0, v.dtype)
+        drive = (current, none.reshape(0, 0), none, none, np.empty(stop - start, v.dtype), start)
+        _probe_block(drive, len(current), each, v, count[start:stop], low[start:stop], high[start:stop])
 
 
 @_parallel
 def _calibrate_and_fire(
-    current: Array, theta: Array, spikes: Array, v_end: Array, rule: int, rho: int, iterations: int, eps: Any
-) -> None:
+    current: Array, beside: Array, gain: Array, bias: Array, phase: Array, theta: Array, v0: Array, sent: Array,
+    spikes: Array, v_end: Array, inner: int, rule: int, rho: int, iterations: int, eps: Any,
+) -> None:  # fmt: skip
     for block in numba.prange((v_end.size + BLOCK - 1) // BLOCK):
         start, v = block * BLOCK, v_end[block * BLOCK : (block + 1) * BLOCK]
-        each = _part(theta, start, v.size)
-        if rule >= EXACT_FIRST:
-            _exact(current, rho, start, each, v, rule, eps)
+        each = part(theta, start, v.size)
+        drive = (current, beside, gain, channels(bias, inner, start, v.size), np.empty(v.size, v.dtype), start)
+        if rule == GIVEN:
+            copy(part(v0, start, v.size), v)
+        elif rule >= EXACT_RULES:
+            exact(drive, rho, each, channels(phase, 1, start, v.size), v, rule - EXACT_RULES, eps)
         else:
-            _shift(current, rho, start, each, v, rule, iterations, eps)
-        _fire_block(current, start, each, v, spikes)
+            _shift(drive, rho, each, v, rule, iterations, eps)
+        amount, stop = part(sent, start, v.size), start + v.size
+        for t in range(len(spikes)):
+            _fire_step(row(drive, t), each, amount, v, spikes[t, start:stop])
 
 
-@_compiled
-def _part(x: Array, start: int, size: int) -> Array:
-    """This block's ``size`` values of ``x [N]`` or ``[1]``."""
-    if x.size > 1:
-        return x[start : start + size]
-    part = np.empty(size, x.dtype)
-    for i in range(size):
-        part[i] = x[0]
-    return part
-
-
-@_compiled
-def _copy(source: Array, target: Array) -> None:
-    for i in range(target.size):
-        target[i] = source[i]
-
-
-@_compiled
-def _fire_block(current: Array, start: int, theta: Array, v: Array, spikes: Array) -> None:
-    for t in range(len(current)):
-        _fire_step(current[t, start : start + v.size], theta, v, spikes[t, start : start + v.size])
-
-
-@_compiled
-def _fire_step(step: Array, theta: Array, v: Array, out: Array) -> None:
-    """``m = v + I;  s = [m ≥ θ];  v = m − s·θ``, v in place."""
+@compiled
+def _fire_step(step: Array, theta: Array, sent: Array, v: Array, out: Array) -> None:
+    """``m = v + I;  s = [m ≥ θ];  v = m − s·θ``, v in place; ``sent`` is what a spike is written as."""
+    zero = theta.dtype.type(0)
     for i in range(v.size):
         m = v[i] + step[i]
         s = m >= theta[i]
         v[i] = m - theta[i] if s else m
-        out[i] = s
+        out[i] = sent[i] if s else zero
 
 
-@_compiled
+@compiled
 def _fire_signed_step(step: Array, theta: Array, v: Array, sent: Array, out: Array) -> None:
     """``s = [m ≥ θ] − [m ≤ −θ and Σs > 0];  v = m − s·θ``, v and Σs in place."""
     one, zero = theta.dtype.type(1), theta.dtype.type(0)
@@ -174,17 +172,15 @@ def _fire_signed_step(step: Array, theta: Array, v: Array, sent: Array, out: Arr
         out[i] = s
 
 
-@_compiled
-def _probe_block(
-    current: Array, steps: int, start: int, theta: Array, v: Array, count: Array, low: Array, high: Array
-) -> None:
+@compiled
+def _probe_block(drive: Any, steps: int, theta: Array, v: Array, count: Array, low: Array, high: Array) -> None:
     for i in range(v.size):
         count[i], low[i], high[i] = 0, np.inf, -np.inf
     for t in range(steps):
-        _probe_step(current[t, start : start + v.size], theta, v, count, low, high)
+        _probe_step(row(drive, t), theta, v, count, low, high)
 
 
-@_compiled
+@compiled
 def _probe_step(step: Array, theta: Array, v: Array, count: Array, low: Array, high: Array) -> None:
     """A step of the neuron, with the count, ``min{v(t)|s(t)=1}`` and ``max{v(t)|s(t)=0}``, all in place."""
     one, zero = theta.dtype.type(1), theta.dtype.type(0)
@@ -199,8 +195,8 @@ def _probe_step(step: Array, theta: Array, v: Array, count: Array, low: Array, h
         high[i] = most if s | (after <= most) else after  # a NaN goes through, as in torch.maximum
 
 
-@_compiled
-def _shift(current: Array, rho: int, start: int, theta: Array, v0: Array, rule: int, iterations: int, eps: Any) -> None:
+@compiled
+def _shift(drive: Any, rho: int, theta: Array, v0: Array, rule: int, iterations: int, eps: Any) -> None:
     """``initial.Residual`` and ``initial.Shift``: fill v(0)."""
     real = theta.dtype.type
     half, zero, most = real(0.5), real(0), real(rho + 1 if rule == SHIFT_PIN else rho)
@@ -209,10 +205,10 @@ def _shift(current: Array, rho: int, start: int, theta: Array, v0: Array, rule: 
     for i in range(v0.size):
         v0[i] = theta[i] * half
     for _ in range(iterations):
-        _copy(v0, v)
-        _probe_block(current, rho, start, theta, v, count, low, high)
+        copy(v0, v)
+        _probe_block(drive, rho, theta, v, count, low, high)
         if rule == RESIDUAL:
-            _copy(v, v0)
+            copy(v, v0)
             return
         for i in range(v0.size):
             # ψ = clip(wish, 0, most) − n. Its sign is enough, and 0 <= n <= ρ.
@@ -220,55 +216,3 @@ def _shift(current: Array, rho: int, start: int, theta: Array, v0: Array, rule: 
             wish = n + np.floor((v[i] - v0[i]) / theta[i] + half)
             down, up = max(theta[i], low[i] + margin), max(theta[i], theta[i] + margin - high[i])
             v0[i] += -down if (wish < n) & (n > zero) else (up if (wish > n) & (n < most) else zero)
-
-
-@_compiled
-def _exact(current: Array, rho: int, start: int, theta: Array, v0: Array, rule: int, eps: Any) -> None:
-    """``initial.Exact``: fill v(0)."""
-    real = theta.dtype.type
-    half, zero, last, share = real(0.5), real(0), real(rho), real(1 / rho)
-    first, scratch = current[0, start : start + v0.size], np.empty((3, v0.size), v0.dtype)
-    count, low, high = scratch[0], scratch[1], scratch[2]
-    _interval(current, rho, start, theta, count, low, high)
-    for i in range(v0.size):
-        if rule == EXACT_MIDDLE:
-            bottom = low[i] if count[i] > zero else high[i] - theta[i]
-            top = high[i] if count[i] < last else low[i] + theta[i]
-            v0[i] = (bottom + top) * half
-        else:
-            wish = theta[i] * half
-            if rule == EXACT_FIRST:
-                wish = wish + count[i] * theta[i] * share - first[i]
-            margin = theta[i] * eps
-            v0[i] = min(max(wish, low[i] + margin), high[i] - margin)
-
-
-@_compiled
-def _interval(current: Array, rho: int, start: int, theta: Array, count: Array, low: Array, high: Array) -> None:
-    """``equations.interval`` for the ANN's own count, which is filled in too."""
-    real, size = theta.dtype.type, theta.size
-    half, zero, last = real(0.5), real(0), real(rho)
-    total, least = np.empty(size, theta.dtype), np.empty((rho + 2, size), theta.dtype)
-    for i in range(size):
-        total[i], least[0, i] = zero, -np.inf
-    for k in range(1, rho + 2):
-        for i in range(size):
-            least[k, i] = np.inf
-    for t in range(rho):
-        step = current[t, start : start + size]
-        for i in range(size):
-            total[i] += step[i]
-        for k in range(t + 1, 0, -1):  # k spikes take k steps: beyond, D[k] is still infinite
-            _relax(least[k], least[k - 1], theta, total, real(k))
-    for i in range(size):
-        wish = np.floor(total[i] / theta[i] + half)
-        count[i] = min(wish, last) if wish > zero else zero  # 0 for a NaN too: it is an index next
-        k = int(count[i])
-        low[i], high[i] = least[k, i], least[k + 1, i]
-
-
-@_compiled
-def _relax(here: Array, below: Array, theta: Array, total: Array, k: Any) -> None:
-    """``D[k] ← min(D[k], max(D[k−1], kθ − C))``. A function of its own: LLVM then sees that the rows do not overlap."""
-    for i in range(theta.size):
-        here[i] = min(here[i], max(below[i], k * theta[i] - total[i]))

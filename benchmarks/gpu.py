@@ -1,0 +1,200 @@
+"""Everything about speed on one GPU in one go: kernels checked, networks timed, precisions compared.
+
+    PYTHONPATH=src python3 benchmarks/gpu.py --out results [--data FOLDER] [--only tests grid speed layers accuracy]
+
+Speed is measured on random weights: they cost what trained ones cost. ``--data`` names the folder that holds CIFAR-10;
+accuracy needs it and the packaged checkpoints. Needs torch and Triton only (the tests also pytest).
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import offspike as osp
+from offspike import bench, datasets, experiment, rivals, timing
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+# network, T, ρ, batches
+CASES = [
+    ("vgg16", 4, 4, (4000, 8000)),
+    ("vgg16", 16, 4, (2000,)),
+    ("resnet20", 16, 4, (62, 2500)),
+    ("resnet18", 4, 4, (2000,)),
+    ("resnet18", 16, 4, (1000,)),
+    ("resnet34", 8, 8, (32, 64)),
+]
+QUICK = [("resnet20", 3, 2, (2,)), ("vgg16", 3, 2, (2,))]
+# A variant of a kernel takes a second to compile: not all of them.
+SOME = (
+    "triton and ((test_fire and f32 and 1025) or (on_the_way and bf16 and 14-4 and (exact-even or shift-keep)) "
+    "or (ties and exact) or rounding_decides or do_not_mix or ends_of or two_to_the_31)"
+)
+NETWORKS = ("vgg16", "resnet18", "resnet20")
+BEGAN = time.perf_counter()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--data", type=Path, help="the folder that holds CIFAR-10")
+    parser.add_argument("--only", nargs="+", default=["tests", "grid", "speed", "layers", "accuracy"])
+    parser.add_argument("--quick", action="store_true", help="a tiny setting, to see that it runs")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    parts: dict[str, Callable[[Any], str]] = {
+        "grid": grid, "speed": speed, "tests": tests, "accuracy": accuracy, "layers": layers,
+    }  # fmt: skip
+    found, failed = [], False
+    for name, part in parts.items():
+        if name not in options.only:
+            continue
+        try:
+            found.append(part(options))
+        except Exception:  # the other parts are still wanted: a lent machine is dear
+            found.append(f"{name} failed:\n{traceback.format_exc()}")
+            failed = True
+        print(f"--- {name}, {time.perf_counter() - BEGAN:.0f} s\n{found[-1]}", flush=True)
+    (options.out / "gpu.txt").write_text("\n\n".join(found))
+    print("=" * 80 + "\n" + "\n".join(found)[-6000:])
+    raise SystemExit(failed)
+
+
+def tests(options: Any) -> str:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_kernels.py", "-k", SOME]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    (options.out / "tests.txt").write_text(done.stdout + done.stderr)
+    return "kernel tests: " + "\n".join((done.stdout.strip().splitlines() or [done.stderr])[-4:])
+
+
+def grid(options: Any) -> str:
+    """The plan, its replay and its pieces against the model run layer by layer, on weights whose sums are exact."""
+    torch.manual_seed(0)
+    models = {
+        "vgg": osp.zoo.VGG((8, 8, "A", 8, "A"), (8, 8), classes=5, activation=osp.QCFS(4), channels=3, size=8),
+        "resnet": osp.zoo.ResNet((8, 8), (1, 2), classes=5, activation=osp.QCFS(4), size=8),
+    }
+    lines = []
+    for name, model in models.items():
+        for module in model.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                module.weight.data = torch.randint(-3, 4, module.weight.shape) / 4
+            if hasattr(module, "set_threshold"):
+                module.set_threshold(0.5)
+            if isinstance(module, nn.BatchNorm2d):
+                module.eps = 0.0
+        x = (torch.randint(-8, 9, (9, 3, 8, 8)) / 8).to(DEVICE)
+        for precision in ("exact32", "tf32", "bf16"):
+            snn = osp.convert(model.eval(), osp.methods.exact(4), precision=precision).to(DEVICE)
+            snn.precision, wanted = "exact32", None
+            with rivals.reference(snn):
+                wanted = snn(x, steps=6)
+            snn.precision = precision
+            equal = [torch.equal(snn(x, steps=6), wanted) for _ in range(4)]  # the last is a replay
+            lines.append(f"{name} {precision}: {equal}, in pieces {torch.equal(snn(x, steps=6, piece=1), wanted)}")
+    return "\n".join(lines)
+
+
+def speed(options: Any) -> str:
+    rows: list[dict[str, Any]] = []
+    roofs = timing.roofs(DEVICE, dtype=torch.bfloat16)
+    print(roofs, flush=True)
+    for name, steps, rho, batches in QUICK if options.quick else CASES:
+        ann: Any = bench.network(name).to(DEVICE)
+        for batch in batches:
+            x = torch.randn(batch, *ann.input_shape, device=DEVICE)
+            row = {"network": name, "steps": steps, "rho": rho, "batch": batch}
+            for what, run in _runs(ann, x, steps, rho, rivals_too=batch == batches[0]):
+                rows.append({**row, "what": what, **bench.speed(run, x, budget=0.3)})
+                print(_line(rows[-1]), f"   [{time.perf_counter() - BEGAN:.0f} s]", flush=True)
+                bench.save(options.out / "gpu.csv", rows)
+    return "\n".join(map(_line, rows))
+
+
+def _runs(ann: Any, x: Any, steps: int, rho: int, *, rivals_too: bool) -> Iterator[tuple[str, Callable[[], Any]]]:
+    for what, method in {"even": osp.methods.exact(rho), "cos": osp.methods.cos(rho)}.items():
+        snn = osp.convert(ann, method, precision="bf16")
+        yield f"snn {what} bf16", lambda snn=snn: snn(x, steps)
+    if rivals_too and steps == 4:
+        yield "ann bf16", rivals.ann(ann, x, "bf16", folded=False)
+        yield "ann bf16, folded", rivals.ann(ann, x, "bf16", folded=True)
+
+
+def layers(options: Any) -> str:
+    text, rows = "", []
+    roofs = timing.roofs(DEVICE, dtype=torch.bfloat16)
+    for name, steps, rho, batch in [("vgg16", 4, 4, 4000), ("resnet20", 16, 4, 2500), ("resnet34", 8, 8, 32)]:
+        ann: Any = bench.network(name).to(DEVICE)
+        snn = osp.convert(ann, osp.methods.exact(rho), precision="bf16")
+        x = torch.randn(1 if options.quick else batch, *ann.input_shape, device=DEVICE)
+        found = bench.by_layer(snn, x, steps=steps, roofs=roofs)
+        rows += [{"network": name, **row} for row in found]
+        text += f"{name} T={steps}, of its roof:\n"
+        text += (
+            "\n".join(f"{r['kind']:12} {r['us']:9.3f} {r['of_roof']:5.0%}" for r in bench.summary(found, roofs)) + "\n"
+        )
+        bench.save(options.out / "layers.csv", rows)
+        if options.quick:
+            break
+    return text
+
+
+def accuracy(options: Any) -> str:
+    if options.data is None:
+        return "no --data: accuracy not measured"
+    found: dict[str, Any] = {}
+    for name in NETWORKS[-1:] if options.quick else NETWORKS:
+        start = time.perf_counter()
+        test = datasets.load("cifar10", root=options.data, split="test")
+        ann: Any = osp.load(_checkpoint(f"{name}-cifar10-l4")).to(DEVICE)
+        batches = _batches(test, ann, 40 if options.quick else len(test))
+        if name == "vgg16" or options.quick:
+            snn = osp.convert(ann, osp.methods.exact(4), precision="bf16")
+            times = []
+            for _ in range(2):
+                report = osp.evaluate(snn, batches(), steps=16)
+                times.append(time.perf_counter() - start)
+                start = time.perf_counter()
+                test = datasets.load("cifar10", root=options.data, split="test")
+                batches = _batches(test, ann, 40 if options.quick else len(test))
+            found["whole test set, T=16"] = {"first_s": times[0], "second_s": times[1], "at_16": report.accuracy[15]}
+            print(found, flush=True)
+        for row in bench.accuracy(ann, osp.methods.exact(4), batches, steps=32, precisions=("exact32", "tf32", "bf16")):
+            found[f"{name} {row['what']}"] = row["accuracy"]
+            print(name, row["what"], f"[{time.perf_counter() - BEGAN:.0f} s]", flush=True)
+            (options.out / "accuracy.json").write_text(json.dumps(found, indent=1))
+    return "\n".join(f"{key}: {_short(value)}" for key, value in found.items())
+
+
+def _checkpoint(name: str) -> Path:
+    places = (Path("models"), Path("src/offspike/weights"))
+    return next(place / f"{name}.safetensors" for place in places if (place / f"{name}.safetensors").exists())
+
+
+def _batches(test: Any, ann: Any, images: int) -> Callable[[], Iterator[Any]]:
+    return lambda: ((ann.preprocess(x.to(DEVICE)), y) for x, y in test.blocks(torch.arange(images), 1000))
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {number:.4f}" for key, number in value.items())
+    return " ".join(f"T={t} {100 * value[t - 1]:.2f}" for t in experiment.readouts(len(value)))
+
+
+def _line(row: dict[str, Any]) -> str:
+    return (
+        f"{row['network']:9} T={row['steps']:<3} rho={row['rho']:<2} B={row['batch']:<5} {row['what']:18} "
+        f"{row['us']:9.2f} us/image  {(row['peak_bytes'] or 0) / 1e9:6.2f} GB"
+    )
+
+
+if __name__ == "__main__":
+    main()

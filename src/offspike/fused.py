@@ -1,0 +1,219 @@
+"""Policy and neuron in one operator: a layer's currents are read once, its spikes written once, as they are needed.
+
+The specification is the policy itself (`initial.py`), then the neuron (`ops/reference.py`); kernels return its bits.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from offspike import ops
+from offspike.initial import Constant, Exact, Policy, Residual, Shift, phases
+
+__all__ = ["Drive", "calibrate_and_fire", "run"]
+
+
+@dataclass(frozen=True)
+class Drive:
+    """What drives the neurons of a layer, ``I(t) = current(t) + gain·beside(t) + bias``, and how spikes are written.
+
+    ``current`` is ``[T, B, …]``, or ``[1, B, …]`` if it stays the same for ``steps`` steps. ``beside`` (a shortcut) has
+    the shape of the current, ``bias`` varies along one axis of a sample. Spikes leave as ``θ·s``, or as ``s`` itself
+    (``unit``: whoever takes them knows θ), in ``dtype`` (None: the current's). ``pool`` averages them over windows of
+    2x2; the current's channels then lie innermost in memory.
+    """
+
+    current: Tensor
+    steps: int
+    beside: Tensor | None = None
+    gain: Tensor | None = None
+    bias: Tensor | None = None
+    unit: bool = False
+    dtype: torch.dtype | None = None
+    pool: bool = False
+
+    def total(self) -> Tensor:
+        """I(t), ``[T, B, …]``, where it cannot be made on the fly."""
+        total = self.current
+        if self.beside is not None or self.bias is not None:
+            total = total.to(ops.state_dtype(total))
+        if self.beside is not None:
+            total = total + self.beside.to(total.dtype) * cast(Tensor, self.gain)
+        if self.bias is not None:
+            total = total + self.bias.to(total.dtype)
+        return total.expand(self.steps, *total.shape[1:])
+
+    def write(self, spikes: Tensor, theta: Tensor) -> Tensor:
+        """Spikes ``[T, B, …]`` of a neuron as they are wanted."""
+        out = spikes if self.unit else spikes * theta.to(spikes.dtype)
+        if self.pool:
+            out = torch.nn.functional.avg_pool2d(out.flatten(0, 1), 2)
+            out = out.view(len(spikes), -1, *out.shape[1:])
+        return out.to(self.dtype or self.current.dtype)
+
+
+def calibrate_and_fire(policy: Policy, current: Tensor, theta: Tensor | float) -> tuple[Tensor, Tensor]:
+    """``fire(current, theta, policy(current, theta))``, in one kernel for the policies that listen."""
+    if not isinstance(policy, Residual | Shift | Exact):
+        return ops.fire(current, theta, policy(current, theta))
+    out, v_end = run(Drive(current, len(current), unit=True), theta, policy=policy, keep=True)
+    assert v_end is not None
+    return out, v_end
+
+
+def run(
+    drive: Drive,
+    theta: Tensor | float,
+    *,
+    policy: Policy | None = None,
+    v0: Tensor | None = None,
+    keep: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """The spikes of IF neurons that start where ``policy`` says, or at ``v0``; also v(T) if it is to be kept."""
+    if isinstance(policy, Constant):
+        v0 = torch.as_tensor(theta, dtype=ops.state_dtype(drive.current), device=drive.current.device) * policy.fraction
+    elif policy is not None and not isinstance(policy, Residual | Shift | Exact):
+        v0 = policy(drive.total(), theta)
+    flat = ops.flatten(drive.current, theta, v0)
+    held = len(drive.current) == 1 and drive.steps > 1
+    bias, inner = (None, 1) if drive.bias is None else flat.channels(drive.bias)
+    sizes = drive.current.shape[2:] if drive.pool else (0, 0, 0)
+    out, v_end = _calibrate_and_fire(
+        flat.current,
+        flat.theta,
+        **(_rule(policy) if v0 is None else _GIVEN),
+        v0=None if v0 is None else flat.v0,
+        beside=None if drive.beside is None else flat.lay(drive.beside),
+        gain=None if drive.gain is None else drive.gain.reshape(1),
+        bias=bias,
+        inner=inner,
+        steps=drive.steps if held else 0,
+        unit=drive.unit,
+        dtype=drive.dtype,
+        keep=keep,
+        pool=sizes[0],
+        width=sizes[2],
+        phase=_phases(flat, drive.current) if isinstance(policy, Exact) and policy.place == "even" else None,
+    )
+    return flat.restore(out, halved=drive.pool), flat.restore(v_end) if keep else None
+
+
+def _phases(flat: ops.Flat, current: Tensor) -> Tensor:
+    """The neurons' phases in memory order: of one sample where samples lie one after the other, else of all."""
+    shape, inverse = tuple(current.shape[1:]), flat.inverse
+    if len(shape) > 1 and inverse[0] == 0:
+        shape, inverse = (1, *shape[1:]), inverse
+    return _laid_phases(shape, inverse, current.device)
+
+
+@functools.lru_cache(maxsize=256)
+def _laid_phases(shape: tuple[int, ...], inverse: tuple[int, ...], device: torch.device) -> Tensor:
+    order = sorted(range(len(shape)), key=lambda axis: inverse[axis])
+    with torch.inference_mode(False):
+        return phases(torch.empty(shape, device=device)).permute(order).flatten().float()
+
+
+_GIVEN = {"rule": "given", "rho": 0, "iterations": 1, "eps": 0.0}
+
+
+def _rule(policy: Policy | None) -> dict[str, Any]:
+    """The policy as arguments of the fused operator, which takes plain values only."""
+    match policy:
+        case Residual(rho):
+            return {"rule": "residual", "rho": rho, "iterations": 1, "eps": 0.0}
+        case Shift(rho, iterations, eps, saturated):
+            return {"rule": f"shift-{saturated}", "rho": rho, "iterations": iterations, "eps": eps}
+        case Exact(rho, place, eps):
+            return {"rule": f"exact-{place}", "rho": rho, "iterations": 1, "eps": eps}
+    raise TypeError(f"{policy!r} is not a policy of the fused operator")
+
+
+def _policy(rule: str, rho: int, iterations: int, eps: float) -> Policy:
+    name, _, variant = rule.partition("-")
+    if name == "residual":
+        return Residual(rho)
+    return Shift(rho, iterations, eps, cast(Any, variant)) if name == "shift" else Exact(rho, cast(Any, variant), eps)
+
+
+def specification(
+    current: Tensor,
+    theta: Tensor,
+    rule: str,
+    rho: int,
+    iterations: int,
+    eps: float,
+    v0: Tensor | None = None,
+    beside: Tensor | None = None,
+    gain: Tensor | None = None,
+    bias: Tensor | None = None,
+    inner: int = 1,
+    steps: int = 0,
+    unit: bool = True,
+    dtype: torch.dtype | None = None,
+    keep: bool = True,
+    pool: int = 0,
+    width: int = 0,
+    phase: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """What the kernels compute, on flat operands: the policy (or a given v(0)), then the neuron.
+
+    ``current`` is ``[T, N]``, or ``[1, N]`` held for ``steps``; neuron i has channel ``(i // inner) % C``; pooled
+    neurons lie in memory as ``[rows, width, pool]``; neuron i has phase ``phase[i % len(phase)]``.
+    Without ``keep`` v(T) comes back empty.
+    """
+    ops.check_listening(rho, steps or len(current))
+    total = current.to(theta.dtype)
+    if beside is not None:
+        total = total + beside.to(theta.dtype) * cast(Tensor, gain)
+    if bias is not None:
+        total = total + bias[torch.arange(total.shape[1], device=bias.device) // inner % len(bias)]
+    total = total.expand(steps or len(total), total.shape[1])
+    if v0 is None:
+        policy = _policy(rule, rho, iterations, eps)
+        if isinstance(policy, Exact) and phase is not None:
+            v0 = policy.start(total, theta, phase[torch.arange(total.shape[1], device=phase.device) % len(phase)])
+        else:
+            v0 = policy(total, theta)
+    spikes, v_end = ops.fire(total, theta, v0)
+    out = spikes if unit else spikes * theta
+    if pool:
+        out = out.view(len(out), -1, 2, width // 2, 2, pool).sum((2, 4)).flatten(1) * 0.25
+    return out.to(dtype or current.dtype, copy=True), v_end if keep else v_end.new_empty(0)
+
+
+_calibrate_and_fire = torch.library.custom_op("offspike::calibrate_and_fire", specification, mutates_args=())
+
+
+@_calibrate_and_fire.register_fake
+def _(
+    current: Tensor, theta: Tensor, rule: str, rho: int, iterations: int, eps: float, v0: Tensor | None = None,
+    beside: Tensor | None = None, gain: Tensor | None = None, bias: Tensor | None = None, inner: int = 1,
+    steps: int = 0, unit: bool = True, dtype: torch.dtype | None = None, keep: bool = True, pool: int = 0,
+    width: int = 0, phase: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    neurons = current.shape[1]
+    out = current.new_empty((steps or current.shape[0], neurons // 4 if pool else neurons), dtype=dtype)
+    return out, theta.new_empty(neurons if keep else 0)
+
+
+if ops.backend("cpu") == "numba":
+
+    @_calibrate_and_fire.register_kernel("cpu")
+    def _on_cpu(current: Tensor, theta: Tensor, rule: str, rho: int, *others: Any, **options: Any) -> Any:
+        from offspike.ops import cpu
+
+        return cpu.calibrate_and_fire(current, theta, rule, rho, *others, **options)
+
+
+if ops.backend("cuda") == "triton":
+
+    @_calibrate_and_fire.register_kernel("cuda")
+    def _on_gpu(current: Tensor, theta: Tensor, rule: str, rho: int, *others: Any, **options: Any) -> Any:
+        from offspike.ops import gpu
+
+        if rule.startswith("exact") and rho > gpu.LONGEST_TABLE:
+            return specification(current, theta, rule, rho, *others, **options)
+        return gpu.calibrate_and_fire(current, theta, rule, rho, *others, **options)

@@ -1,0 +1,108 @@
+"""Numba: ``initial.Exact`` for a block of neurons. Where v(0) lies in the interval ``[D[k], D[k+1])``."""
+
+from typing import Any
+
+import numpy as np
+
+from offspike.ops.blocks import Array, compiled, row
+
+__all__ = ["EXACT", "exact"]
+
+EXACT = ("exact-first", "exact-middle", "exact-near", "exact-even")
+FIRST, MIDDLE, NEAR, EVEN = range(len(EXACT))
+
+
+@compiled
+def exact(drive: Any, rho: int, theta: Array, u: Array, v0: Array, place: int, eps: Any) -> None:
+    """Fill v(0); ``u`` are the neurons' phases."""
+    real = theta.dtype.type
+    half, zero, last, share = real(0.5), real(0), real(rho), real(1 / rho)
+    scratch = np.empty((3, v0.size), v0.dtype)
+    count, low, high = scratch[0], scratch[1], scratch[2]
+    _interval(drive, rho, theta, count, low, high)
+    if place == EVEN:
+        _spread(drive, rho, theta, u, count, low, high, eps)
+        for i in range(v0.size):
+            room = high[i] - min(theta[i] * eps, (high[i] - low[i]) * half)
+            v0[i] = min(max(u[i] * theta[i], low[i]), room)
+        return
+    first = row(drive, 0)
+    for i in range(v0.size):
+        if place == MIDDLE:
+            bottom = low[i] if count[i] > zero else high[i] - theta[i]
+            top = high[i] if count[i] < last else low[i] + theta[i]
+            v0[i] = (bottom + top) * half
+        else:
+            wish = theta[i] * half
+            if place == FIRST:
+                wish = wish + count[i] * theta[i] * share - first[i]
+            margin = theta[i] * eps
+            v0[i] = min(max(wish, low[i] + margin), high[i] - margin)
+
+
+@compiled
+def _interval(drive: Any, rho: int, theta: Array, count: Array, low: Array, high: Array) -> None:
+    """``equations.interval`` for the ANN's own count, which is filled in too."""
+    real = theta.dtype.type
+    half, zero, last = real(0.5), real(0), real(rho)
+    total, least = _start(rho, theta)
+    for t in range(rho):
+        _table(row(drive, t), t, theta, total, least)
+    for i in range(theta.size):
+        wish = np.floor(total[i] / theta[i] + half)
+        count[i] = min(wish, last) if wish > zero else zero  # 0 for a NaN too: it is an index next
+        k = int(count[i])
+        low[i], high[i] = least[k, i], least[k + 1, i]
+
+
+@compiled
+def _spread(drive: Any, rho: int, theta: Array, u: Array, count: Array, low: Array, high: Array, eps: Any) -> None:
+    """Cut ``[low, high)`` down to the potentials whose count by each step t is nearest to ⌊t·k/ρ + u⌋."""
+    real = theta.dtype.type
+    share = real(1 / rho)
+    total, least = _start(rho, theta)
+    few, many = np.empty(theta.size, theta.dtype), np.empty(theta.size, theta.dtype)
+    for i in range(theta.size):
+        margin = theta[i] * eps
+        low[i], high[i] = low[i] + margin, high[i] - margin
+    for t in range(rho - 1):
+        _table(row(drive, t), t, theta, total, least)
+        few[:], many[:] = real(0), real(0)
+        for k in range(1, t + 2):
+            _count(least[k], low, high, few, many)
+        for i in range(theta.size):
+            goal = np.floor(count[i] * real(t + 1) * share + u[i])
+            k = int(min(max(goal, few[i]), many[i]))
+            low[i], high[i] = max(low[i], least[k, i]), min(high[i], least[k + 1, i])
+
+
+@compiled
+def _start(rho: int, theta: Array) -> Any:
+    """The sum of currents and the table D before the first step."""
+    total, least = np.zeros(theta.size, theta.dtype), np.empty((rho + 2, theta.size), theta.dtype)
+    least[0], least[1:] = -np.inf, np.inf
+    return total, least
+
+
+@compiled
+def _table(step: Array, t: int, theta: Array, total: Array, least: Array) -> None:
+    """The table D one step on: ``D[k] ← min(D[k], max(D[k−1], kθ − C))``, in place."""
+    for i in range(theta.size):
+        total[i] += step[i]
+    for k in range(t + 1, 0, -1):  # k spikes take k steps: beyond, D[k] is still infinite
+        _relax(least[k], least[k - 1], theta, total, theta.dtype.type(k))
+
+
+@compiled
+def _relax(here: Array, below: Array, theta: Array, total: Array, k: Any) -> None:
+    # A function of its own: LLVM then sees that the rows do not overlap.
+    for i in range(theta.size):
+        here[i] = min(here[i], max(below[i], k * theta[i] - total[i]))
+
+
+@compiled
+def _count(least: Array, low: Array, high: Array, few: Array, many: Array) -> None:
+    one, zero = low.dtype.type(1), low.dtype.type(0)
+    for i in range(low.size):
+        few[i] += one if least[i] <= low[i] else zero
+        many[i] += one if least[i] < high[i] else zero

@@ -1,0 +1,229 @@
+"""A spiking network's forward pass made ready to run: the same network, in fewer passes over memory.
+
+Read off the graph once, for one precision:
+
+- convolutions and images lie channels-last; weights are cast once;
+- a sum right before a spiking layer (a shortcut), and in the fast precisions the bias of the layers before it, are
+  added where the neurons read their currents;
+- in the fast precisions a spike is written as 1 and θ goes into the weights that it meets, so that spikes are exact in
+  any format; average pooling by 2 after spikes is done as they are written;
+- what comes before the first spike is computed once, in float32; so is what comes after the last.
+
+``"exact32"`` changes no rounding: the same bits as the model run layer by layer. ``"tf32"`` and ``"bf16"`` let tensor
+cores round the weights. The membrane is float32 in all of them.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from offspike import pairs
+from offspike.clock import active_clock
+from offspike.fused import Drive
+from offspike.graph import FUNCTIONS, Graph, Node, Ref, map_values
+from offspike.layers import SpikingLayer
+from offspike.reading import Reading
+
+__all__ = ["Plan", "Precision", "arithmetic", "check_precision"]
+
+Precision = Literal["exact32", "tf32", "bf16"]
+Values = dict[str, Any]
+
+
+def check_precision(precision: str) -> None:
+    """Refuse a word that is no precision."""
+    if precision not in get_args(Precision):
+        raise ValueError(f"precision must be one of {', '.join(get_args(Precision))}; got {precision!r}")
+
+
+@contextmanager
+def arithmetic(precision: Precision) -> Iterator[None]:
+    """Products of float32 numbers as this precision wants them, for the length of a ``with`` block."""
+    fast, cudnn, matmul = precision != "exact32", torch.backends.cudnn, torch.backends.cuda.matmul
+    before = matmul.allow_tf32
+    options = {"enabled": cudnn.enabled, "deterministic": cudnn.deterministic, "allow_tf32": fast}
+    with cudnn.flags(benchmark=fast and not cudnn.deterministic, **options):
+        matmul.allow_tf32 = fast
+        try:
+            yield
+        finally:
+            matmul.allow_tf32 = before
+
+
+class Plan:
+    """``plan(*inputs)`` is ``model(*inputs)``, inside a clock's block. Tensors of the model are copied, not shared."""
+
+    def __init__(self, graph: Graph, model: nn.Module, precision: Precision, *, repeat_input: bool = False) -> None:
+        self.fast = precision != "exact32"
+        self.low = {"exact32": None, "tf32": torch.float32, "bf16": torch.bfloat16}[precision]
+        self.reading = Reading(graph, model, fast=self.fast, moving_input=repeat_input)
+        self.model = model
+        self.scale: dict[str, Tensor] = {}  # what a value has to be multiplied with, where θ is left to others
+        last = {name: node.name for node in graph.nodes for name in self._needs(node)}
+        self.inputs = len(graph.inputs)
+        self.watch: Callable[[Node, list[Any], Any], None] | None = None  # told of each step as it is launched
+        self.program: list[tuple[Node, Callable[[Values], Any], tuple[str, ...]]] = []
+        for node in graph.nodes:
+            if node.name not in self.reading.sums:
+                done = tuple(name for name in {node.name, *self._needs(node)} if last.get(name, node.name) == node.name)
+                self.program.append((node, self._step(node), done))
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        """The model's output; inputs ``[B, …]``, or ``[T·B, …]`` where they are repeated."""
+        if len(inputs) != self.inputs:
+            raise TypeError(f"this network takes {self.inputs} inputs, got {len(inputs)}")
+        values: Values = {}
+        waiting, result = list(inputs), None
+        for node, step, done in self.program:
+            if node.kind == "input":
+                values[node.name] = self._enter(waiting.pop(0))
+            else:
+                result = values[node.name] = step(values)
+            if self.watch is not None:
+                self.watch(node, [values[name] for name in self._needs(node)], values[node.name])
+            for name in done:
+                del values[name]
+        return result
+
+    def _enter(self, x: Tensor) -> Tensor:
+        if self.low is not None:
+            x = x.float()
+        # A copy where the model may change its input in place: it is needed again.
+        return x.clone() if self.reading.in_place else self._laid(x)
+
+    def _needs(self, node: Node) -> tuple[str, ...]:
+        """The values that a node reads, sums that neurons make themselves taken apart."""
+        if not self.reading.neuron(node):
+            return node.refs
+        source = self.reading.source(node.refs[0])
+        return self.reading.sums.get(source, (source,))
+
+    def _step(self, node: Node) -> Callable[[Values], Any]:
+        layer = self.reading.neuron(node)
+        if layer is not None:
+            return self._neuron(node, layer)
+        module = self.model.get_submodule(node.target) if node.kind == "module" else None
+        if module is not None and self.reading.linear(node):
+            return self._linear(node, module)
+        if self.reading.passes(node) and node.refs[0] in self.scale:
+            self.scale[node.name] = self.scale[node.refs[0]]
+        if module is not None:
+            if self.reading.pooled(node):
+                return lambda values: values[node.refs[0]]
+            copy = self._copy(node, module)
+            return lambda values: copy(*_fill(node.args, values), **_fill(node.kwargs, values))
+        if node.kind == "attribute":
+            return self._attribute(node)
+        if node.kind == "function":
+            function = FUNCTIONS[node.target]
+            return lambda values: function(*_fill(node.args, values), **_fill(node.kwargs, values))
+        if node.kind == "method":
+            return lambda values: _method(node.target, *_fill(node.args, values), **_fill(node.kwargs, values))
+        return lambda values: _fill(node.args[0], values) if node.args else None
+
+    def _attribute(self, node: Node) -> Callable[[Values], Any]:
+        tensor = _attribute(self.model, node.target)
+        dtypes = {self._dtype(user) for user in self.reading.users[node.name]}
+        if isinstance(tensor, Tensor) and tensor.is_floating_point() and None not in dtypes:
+            tensor = tensor.detach().to(self.low if self.low in dtypes else torch.float32)
+        return lambda values: tensor
+
+    def _neuron(self, node: Node, layer: SpikingLayer) -> Callable[[Values], Any]:
+        reading, source = self.reading, self.reading.source(node.refs[0])
+        name, other = reading.sums.get(source, (source, None))
+        bias = self._bias(layer, [n for n in (name, other) if n is not None])
+        gain = None if other is None else self.scale.get(other, torch.ones_like(layer.theta.flatten()[:1]))
+        unit, pool = reading.unit(node), reading.pool(node)
+        if unit:
+            self.scale[node.name] = layer.theta.detach().clone()
+        early = any(sink.name in reading.early or sink.name in reading.sums for sink in reading.sinks(node.name))
+        dtype = None if self.low is None else self.low if early else torch.float32
+
+        def step(values: Values) -> Tensor:
+            clock = active_clock()
+            if bias is None and other is None:
+                current = layer.unfold(values[name])  # the layer adds its shift itself
+            else:
+                current = clock.hold(values[name]) if layer.steady else clock.unfold(values[name])
+            beside = None if other is None else clock.unfold(values[other])
+            if beside is not None and beside.shape != current.shape:  # a sum that repeats one of its parts
+                current, beside = torch.broadcast_tensors(current, beside)  # type: ignore[no-untyped-call]
+            whole = pool is not None and clock.heard is None and _windows(current)
+            drive = Drive(
+                current[:1] if layer.steady else current, clock.steps, beside=beside,
+                gain=gain, bias=bias, unit=unit, dtype=dtype, pool=whole,
+            )  # fmt: skip
+            out = layer.fire(drive)
+            return F.avg_pool2d(out, 2) if pool is not None and not whole else out
+
+        return step
+
+    def _linear(self, node: Node, module: Any) -> Callable[[Values], Any]:
+        name, dtype = node.refs[0], self._dtype(node)
+        weight, scale = module.weight.detach(), self.scale.get(name)
+        if scale is not None:
+            weight = weight.double() * scale.double()
+        copy = deepcopy(module)
+        copy.weight = nn.Parameter(self._laid(weight.to(dtype or weight.dtype)), requires_grad=False)
+        if module.bias is not None:
+            copy.bias = None if self.reading.bare(node) else nn.Parameter(module.bias.detach().to(copy.weight.dtype))
+        if dtype is None:
+            return lambda values: copy(values[name])
+        wide = pairs.widened(copy) if copy.weight.is_cuda and copy.bias is None else None
+        if wide is None:
+            return lambda values: copy(values[name].to(dtype))
+        return lambda values: pairs.run(copy, wide, values[name].to(dtype))
+
+    def _bias(self, layer: SpikingLayer, names: list[str]) -> Tensor | None:
+        """What the neurons add to their currents: the biases of the linear layers before them, and their own shift."""
+        parts: list[Tensor] = []
+        for node in (self.reading.nodes[name] for name in names):
+            module: Any = self.reading.module(node)
+            if self.reading.bare(node) and module.bias is not None:
+                parts.append(module.bias.detach().float().view(-1, *[1] * (module.weight.ndim - 2)))
+        if layer.shift is not None and (parts or len(names) > 1):
+            parts.append(layer.shift)
+        return sum(parts[1:], parts[0]) if parts else None
+
+    def _copy(self, node: Node, module: nn.Module) -> nn.Module:
+        norm = isinstance(module, nn.modules.batchnorm._BatchNorm)  # takes any input beside its float32 numbers
+        dtype = self._dtype(node)
+        if dtype is None or norm or not any(True for _ in module.parameters()):
+            return module
+        return deepcopy(module).to(dtype)
+
+    def _dtype(self, node: Node) -> torch.dtype | None:
+        """What a layer computes in: low precision between spikes, float32 before and after; None: as it is."""
+        between = node.name in self.reading.moving and node.name in self.reading.early
+        return None if self.low is None else self.low if between else torch.float32
+
+    def _laid(self, x: Tensor) -> Tensor:
+        last = x.ndim == 4 and not self.reading.in_place
+        return x.contiguous(memory_format=torch.channels_last) if last else x
+
+
+def _windows(current: Tensor) -> bool:
+    """Whether ``[T, B, C, H, W]`` falls into windows of 2x2, channels innermost."""
+    if current.ndim != 5 or current.shape[3] % 2 or current.shape[4] % 2:
+        return False
+    return current[0].is_contiguous(memory_format=torch.channels_last)
+
+
+def _method(name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
+    # Channels-last memory may have no such view; where one is written to, memory is left as it was.
+    name = {"view": "reshape", "view_as": "reshape_as"}.get(name, name)
+    return getattr(x, name)(*args, **kwargs)
+
+
+def _attribute(model: nn.Module, path: str) -> Any:
+    owner, _, name = path.rpartition(".")
+    return getattr(model.get_submodule(owner), name)
+
+
+def _fill(value: Any, values: Values) -> Any:
+    return map_values(value, lambda leaf: values[leaf.name] if isinstance(leaf, Ref) else leaf)
