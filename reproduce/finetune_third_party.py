@@ -77,7 +77,8 @@ def spiking(ann: nn.Module, test: Dataset, chosen: argparse.Namespace) -> dict[s
     for method in (osp.methods.qcfs(), osp.methods.cos(chosen.levels), osp.methods.exact(chosen.levels)):
         snn = osp.convert(ann, method, example=test.preprocess(test.images[:2]))
         batches = ((test.preprocess(x), y) for x, y in test.blocks(torch.arange(len(test)), 500))
-        report = osp.evaluate(snn, batches, steps=chosen.steps, reference=ann)
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            report = osp.evaluate(snn, batches, steps=chosen.steps, reference=ann)
         for steps in readouts(chosen.steps):
             cost = report.cost(steps)
             results[f"{method.name} T={steps}"] = {

@@ -12,16 +12,16 @@ activations
 neurons initial leaves thresholds corrections
 methods graph obstacles
 capture layers batchwise pooling
-sites folding
+sites folding fates
 rewrite
 schedules
 network latency datasets
 surgery report checkpoint energy exits
 answers closeup
-prepare convert record
+prepare convert record pool_errors
 evaluate findings figures page zoo training train
 experiment doctor
-examine
+examine paper
 demo
 cli
 __main__

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -24,11 +25,11 @@ from torch.func import functional_call
 
 from offspike.capture import capture
 from offspike.clock import active_clock
-from offspike.latency import cost
+from offspike.latency import Cost, cost
 from offspike.layers import SpikingLayer
 from offspike.network import SpikingNetwork
 
-__all__ = ["CostModel", "Energy", "energy", "fan_out"]
+__all__ = ["CostModel", "Energy", "energies", "energy", "fan_out"]
 
 COUNTS = ("synaptic_operations", "macs", "membrane_updates", "ann_macs")
 LINEAR = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
@@ -102,23 +103,31 @@ def energy(
     progress: Callable[[int], None] | None = None,
 ) -> Energy:
     """What ``steps`` time-steps of ``snn`` cost over batches (labels are ignored)."""
+    return energies(snn, batches, steps, progress=progress)[-1]
+
+
+def energies(
+    snn: SpikingNetwork,
+    batches: Iterable[Tensor | tuple[Tensor, Tensor]],
+    steps: int,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[Energy, ...]:
+    """What t steps cost for every t from 1 to ``steps``, in one pass: the first t steps are those of a run to t."""
     device = next(iter(snn.state_dict().values())).device
-    total = Energy()
+    costs = [cost(snn.method, layers=len(snn.layers), steps=t) for t in range(1, steps + 1)]
+    totals = [Energy()] * steps
     with _metering(snn) as meter:
-        updates = cost(snn.method, layers=len(snn.layers), steps=steps).membrane_updates
         for batch in batches:
             x = (batch if isinstance(batch, Tensor) else batch[0]).to(device)
             meter.counts.clear()
             snn(x, steps)
-            layers = {name: Energy(len(x), n.operations, n.macs, n.neurons * updates, n.ann_macs)
-                      for name, n in meter.counts.items()}  # fmt: skip
-            sums = {name: sum(getattr(part, name) for part in layers.values()) for name in COUNTS}
-            total += Energy(len(x), **sums, layers=layers)
+            totals = [total + meter.spent(len(x), each) for total, each in zip(totals, costs, strict=True)]
             if progress is not None:
                 progress(len(x))
-    if not total.samples:
+    if not totals[-1].samples:
         raise ValueError("there are no batches: nothing was spent")
-    return total
+    return tuple(totals)
 
 
 def fan_out(layer: nn.Module, shape: tuple[int, ...]) -> Tensor:
@@ -137,10 +146,17 @@ def fan_out(layer: nn.Module, shape: tuple[int, ...]) -> Tensor:
 
 @dataclass
 class _Counts:
-    operations: int = 0
+    listening: int = 0  # synaptic operations of a phase of its own, before the first step
+    operations: list[int] = field(default_factory=list)  # of each step
     macs: int = 0
     neurons: int = 0
     ann_macs: int = 0
+
+    def add(self, operations: list[int], *, final: bool) -> None:
+        if final:
+            self.operations = [a + b for a, b in zip_longest(self.operations, operations, fillvalue=0)]
+        else:
+            self.listening += sum(operations)
 
 
 class _Meter:
@@ -151,6 +167,18 @@ class _Meter:
         self.counts: defaultdict[str, _Counts] = defaultdict(_Counts)
         self._fans: dict[tuple[str, tuple[int, ...]], Tensor] = {}
 
+    def spent(self, samples: int, cost: Cost) -> Energy:
+        """What the first ``cost.steps`` steps of this batch took."""
+        run = cost.steps if cost.schedule == "causal" else max(cost.steps, cost.rho)
+        layers = {
+            name: Energy(
+                samples, n.listening + sum(n.operations[:run]), n.macs, n.neurons * cost.membrane_updates, n.ann_macs
+            )
+            for name, n in self.counts.items()
+        }
+        sums = {name: sum(getattr(part, name) for part in layers.values()) for name in COUNTS}
+        return Energy(samples, **sums, layers=layers)
+
     def linear(self, name: str, layer: nn.Module, x: Tensor) -> None:
         key = (name, tuple(x.shape[1:]))
         if key not in self._fans:
@@ -159,7 +187,8 @@ class _Meter:
         if name in self.on_image:
             counts.macs += len(x) * int(fan.sum()) if clock.phase.final else 0  # phase 1 has computed the same
         else:
-            counts.operations += int((torch.count_nonzero(x, 0) * fan).sum())
+            events = torch.count_nonzero(clock.unfold(x), 1) * fan
+            counts.add(events.flatten(1).sum(1).tolist(), final=clock.phase.final)
         if clock.phase.final:
             counts.ann_macs += clock.batch * int(fan.sum())
 

@@ -13,7 +13,8 @@ from offspike import sites
 from offspike.activations import Activation, Bounded, ClippedReLU, Rectifier
 from offspike.batchwise import alike
 from offspike.capture import Step, trace
-from offspike.pooling import GatedMaxPool
+from offspike.obstacles import MENDED
+from offspike.pooling import GatedMaxPool, average
 from offspike.rewrite import rewrite
 from offspike.surgery import audit, flow, layer, refuse
 from offspike.thresholds import Rule, once
@@ -42,7 +43,7 @@ def prepare(
     if pool not in get_args(Pooling):
         raise ValueError(f"pool must be one of {', '.join(get_args(Pooling))}; got {pool!r}")
     inputs = example if isinstance(example, tuple) else (example,)
-    refuse([finding for finding in audit(model, inputs) if "osp.prepare" not in finding.fix])
+    refuse([finding for finding in audit(model, inputs) if MENDED not in finding.fix])
     steps = trace(model, inputs)
     by_graph = _needs_graph(steps, model, pool) or not _faithful(model, steps, inputs, by_graph=False)
     if by_graph and not _faithful(model, steps, inputs, by_graph=True):
@@ -109,14 +110,11 @@ def _activation(activation: Activation, cap: float | None) -> Activation:
 def _pooling(step: Step, found: sites.Pool, pool: Pooling, *, steady: bool) -> nn.Module:
     if pool == "gate":
         return GatedMaxPool(found.axes, steady=steady, **found.options)
-    if found.adaptive:
-        return (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)[found.axes - 1](**found.options)
-    options = {name: value for name, value in found.options.items() if value is not None}
-    dilation = options.pop("dilation", 1)
-    if dilation not in (1, (1,), (1, 1), (1, 1, 1)) or options.pop("return_indices", False):
+    try:
+        return average(found.axes, found.options)
+    except ValueError as error:
         where = step.target if step.kind == "module" else f"{step.owner} ({step.source})"
-        raise ValueError(f"{where}: a max-pool with dilation or indices has no average pool of the same shape")
-    return (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)[found.axes - 1](**options)
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _faithful(model: nn.Module, steps: list[Step], inputs: tuple[Tensor, ...], *, by_graph: bool) -> bool:
