@@ -59,7 +59,8 @@ def test_evaluate_every_method_and_some(offspike, model, tmp_path):
 
 
 def test_evaluate_meters_energy_and_early_exit(offspike, model, tmp_path):
-    files = ("--json", tmp_path / "r.json", "--html", tmp_path / "r.html")
+    (tmp_path / "c.json").write_text('{"layers": {}, "derived": {"proved": true}}')
+    files = ("--json", tmp_path / "r.json", "--html", tmp_path / "r.html", "--certificate", tmp_path / "c.json")
     options = ("--limit", 20, "--steps", 4, "--method", "qcfs", "--method", "exact", "--energy", "--early-exit")
     code, out, _ = offspike("evaluate", model, *options, *files)
     assert code == 0
@@ -69,7 +70,15 @@ def test_evaluate_meters_energy_and_early_exit(offspike, model, tmp_path):
     assert found["energy"]["samples"] == found["early_exit"]["samples"] == 20
     assert found["energy"]["ann_macs"] == sum(layer["ann_macs"] for layer in found["energy"]["layers"].values()) > 0
     assert found["early_exit"]["accuracy"][-1] == found["derived"]["accuracy"][-1]
-    sections = ("Accuracy", "Early exit", "Offset spikes", "Energy", "One neuron, step by step", "Answers")
+    sections = (
+        "Accuracy",
+        "Early exit",
+        "Offset spikes",
+        "Energy",
+        "One neuron, step by step",
+        "Answers",
+        "Certificate",
+    )
     page = (tmp_path / "r.html").read_text()
     assert all(f">{name}</h2>" in page for name in sections)
 
@@ -97,6 +106,16 @@ def test_doctor_says_which_kernels_run(offspike, tmp_path):
     assert {"torch", "GPU"} <= {check["name"] for check in json.loads((tmp_path / "d.json").read_text())}
 
 
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", '{"layers": [1]}', '{"layers": {"a": 1}}', '{"layers": {}, "derived": 3}', "{"]
+)
+def test_what_is_not_a_certificate_is_refused(offspike, model, tmp_path, text):
+    (tmp_path / "c.json").write_text(text)
+    code, _, err = offspike("evaluate", model, "--certificate", tmp_path / "c.json")
+    assert code == 2
+    assert "is not a certificate" in err
+
+
 @pytest.mark.parametrize("command", ["demo", "train", "evaluate", "analyze", "reproduce", "models", "doctor"])
 def test_help_has_an_example(offspike, command):
     code, out, _ = offspike(command, "--help")
@@ -116,6 +135,7 @@ def test_help_has_an_example(offspike, command):
         (["evaluate", "{model}", "--data", "faces"], "faces"),
         (["evaluate", "{model}", "--json", "{tmp}/no/such/file.json"], "its folder does not exist"),
         (["evaluate", "{model}", "--json", "{tmp}"], "it is a folder"),
+        (["evaluate", "{model}", "--certificate", "{model}"], "is not a certificate"),
         (["evaluate", "{model}", "--steps", "0"], "steps"),
         (["evaluate", "{model}", "--rho", "0"], "rho"),
         (["demo", "--levels", "0"], "levels"),

@@ -104,13 +104,25 @@ def test_training_curves_alone_make_a_page(make):
 
 
 def test_a_certificate_is_shown_as_it_is(make):
-    layers = {"act1": {"slack": 0.25, "exact": True}, HOSTILE: {"slack": None, "exact": False}}
-    page = make(certificate={"proved": True, "bits": 8, "layers": layers})
-    assert "Proved: the spiking network answers as the ANN does." in page.text
-    assert page.row("act1") == ["act1", "0.25", "yes"]
-    assert page.row(HOSTILE) == [HOSTILE, "–", "no"]
-    assert page.text[page.text.index("bits") + 1] == "8"
-    assert "Not proved." in make(certificate={"proved": False, "layers": [{"name": "a", "slack": 1.0}]}).text
+    seen = {"total": 8, "equal": 6, "ratio": 0.75, "mse": 0.25, "histogram": {"0": 6, "1": 2}}
+    layers = {"act1": {"bound": {"bits": 9, "reach": 2.5}, "outputs": seen}, HOSTILE: {"bound": None, "outputs": seen}}
+    derived = {"proved": False, "observed": True, "verdict": "observed, not proved", "arithmetics": ["float32", "bf16"]}
+    sums = {"conv1": {"bits": 12, "exact_in": ["float32"]}}
+    found = {"steps": 4, "reasons": ["a threshold has no grid"], "layers": layers, "sums": sums, "derived": derived}
+    page = make(certificate=found)
+    assert "Observed, not proved." in page.text
+    assert "The proof lacks:" in page.text
+    assert page.row("Layer", "bits", "reach")[3:] == ["outputs equal, %"]
+    assert page.row("act1") == ["act1", "9", "2.5", "75.00"]
+    assert page.row(HOSTILE) == [HOSTILE, "–", "–", "75.00"]
+    assert page.row("conv1") == ["conv1", "12", "float32"]
+    told = {name: page.text[page.text.index(name) + 1] for name in ("steps", "observed", "arithmetics")}
+    assert told == {"steps": "4", "observed": "yes", "arithmetics": "float32, bf16"}
+
+
+def test_a_small_certificate_will_do(make):
+    assert "Proved." in make(certificate={"proved": True, "layers": {}}).text
+    assert "Not proved." in make(certificate={"proved": False}).text
     assert "Certificate" not in make(history=HISTORY).text
 
 

@@ -19,7 +19,7 @@ class Findings:
     """By the name of the method, unless said otherwise.
 
     ``records`` are offset spikes, by method and layer; ``energies`` were measured at T = ``chosen``; ``history`` is a
-    training, epoch by epoch; ``certificate`` is a plain dictionary with ``proved`` and ``layers``; ``classes`` are the
+    training, epoch by epoch; ``certificate`` is one as a plain dictionary; ``classes`` are the
     names of the answers.
     """
 

@@ -42,6 +42,7 @@ def evaluate(
     causal: Causal = False,
     energy: Annotated[bool, typer.Option("--energy", help="Meter synaptic operations and joules too.")] = False,
     early_exit: Annotated[bool, typer.Option("--early-exit", help="Mean T when clear answers stop early.")] = False,
+    certificate: Annotated[Path | None, typer.Option(help="Show this certificate in the page.")] = None,
     batch: Batch = 200,
     limit: Limit = None,
     json_file: Json = None,
@@ -58,6 +59,7 @@ def evaluate(
     from offspike.examine import examine
 
     check_writable(html, json_file)
+    proof = read_certificate(certificate) if certificate else None
     with distributed.process_group() as device:
         opened = open_model_and_data(model, data, root, batch, limit)
         rho = rho or experiment.levels_of(opened.ann)
@@ -72,6 +74,7 @@ def evaluate(
                 opened.ann.to(device), opened.batches, line, steps=steps, count=opened.count, progress=bar,
                 with_energy=energy or page, with_answers=early_exit or page, with_layers=page, classes=opened.classes,
             )  # fmt: skip
+        found.certificate = proof
         if distributed.rank() == 0:
             show_reports(found.reports)
             if energy:
@@ -134,6 +137,20 @@ def analyze(
         look = look_closely(snn, opened.batches, name=method, steps=steps or rho, reference=ann)
         found = Findings(records={method: records}, close_up=look, classes=opened.classes)
         publish(html, None, found, title=f"Offset spikes of {Path(model).name} on {data}", how=how)
+
+
+def read_certificate(path: Path) -> dict[str, Any]:
+    """A certificate as plain values."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not a certificate: {error}") from error
+    tables = [found.get("layers"), found.get("sums", {})] if isinstance(found, dict) else [None]
+    rows = [row for table in tables if isinstance(table, dict) for row in table.values()]
+    derived = found.get("derived", {}) if isinstance(found, dict) else {}
+    if not all(isinstance(value, dict) for value in (*tables, *rows, derived)):
+        raise ValueError(f"{path} is not a certificate: it needs layers, each with its facts")
+    return found  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
