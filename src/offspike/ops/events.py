@@ -22,7 +22,7 @@ def worth(x: Tensor) -> bool:
     One row makes a product read all weights, events only some of them; many rows share what a product reads.
     """
     rate = int(torch.count_nonzero(x)) / x.numel()
-    return rate <= (0.2 if len(x) <= 4 else 0.02)
+    return rate <= (0.2 if len(x) <= 4 else 0.05)
 
 
 def linear(x: Tensor, columns: Tensor, bias: Tensor | None) -> Tensor:
