@@ -10,7 +10,7 @@ equations clock distributed storage catalogue fit timing pairs
 ops
 activations
 neurons initial leaves thresholds corrections
-fused
+fused events
 methods graph obstacles
 capture layers batchwise pooling
 sites folding fates reading

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from offspike import pairs
+from offspike import events, pairs
 from offspike.clock import active_clock
 from offspike.fused import Drive
 from offspike.graph import FUNCTIONS, Graph, Node, Ref, map_values
@@ -172,6 +172,9 @@ class Plan:
         copy.weight = nn.Parameter(self._laid(weight.to(dtype or weight.dtype)), requires_grad=False)
         if module.bias is not None:
             copy.bias = None if self.reading.bare(node) else nn.Parameter(module.bias.detach().to(copy.weight.dtype))
+        if events.possible(copy) and node.name in self.reading.moving:
+            sparse = events.Linear(copy)
+            return lambda values: sparse(values[name])
         if dtype is None:
             return lambda values: copy(values[name])
         wide = pairs.widened(copy) if copy.weight.is_cuda and copy.bias is None else None

@@ -19,7 +19,7 @@ from offspike.ops import check_listening, memory
 from offspike.ops.blocks import Array, channels, compiled, copy, part, row
 from offspike.ops.places import EXACT, exact
 
-__all__ = ["calibrate_and_fire", "fire", "fire_signed", "probe"]
+__all__ = ["calibrate_and_fire", "fire", "fire_signed", "probe", "views"]
 
 BLOCK = 8192  # neurons: enough for memory to stream, few enough for their state to stay in a core's L2
 
@@ -39,7 +39,7 @@ def fire_signed(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Ten
     """``reference.fire_signed``, in one pass over memory."""
     wide = _widen(current)
     spikes, v_end = memory.empty(wide.shape, wide.dtype), torch.empty(wide.shape[1], dtype=wide.dtype)
-    _fire_signed(*_views(wide, theta, v0, spikes, v_end))
+    _fire_signed(*views(wide, theta, v0, spikes, v_end))
     return spikes.to(current.dtype), v_end
 
 
@@ -47,7 +47,7 @@ def probe(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor, T
     """``reference.probe``, in one pass over memory."""
     wide = _widen(current)
     count, v_end, low, high = (torch.empty(wide.shape[1], dtype=wide.dtype) for _ in range(4))
-    _probe(*_views(wide, theta, v0, count, v_end, low, high))
+    _probe(*views(wide, theta, v0, count, v_end, low, high))
     return count, v_end, low, high
 
 
@@ -86,8 +86,8 @@ def calibrate_and_fire(
         theta if v0 is None else v0,
         torch.ones(1, dtype=theta.dtype) if unit else theta,
     )
-    views = _views(*given, spikes, v_end)
-    _calibrate_and_fire(*views, inner, RULES.index(rule), rho, iterations, views[0].dtype.type(eps))
+    arrays = views(*given, spikes, v_end)
+    _calibrate_and_fire(*arrays, inner, RULES.index(rule), rho, iterations, arrays[0].dtype.type(eps))
     if pool:
         spikes = spikes.view(steps, -1, 2, width // 2, 2, pool).sum((2, 4)).flatten(1) * 0.25
     return spikes.to(dtype or current.dtype), v_end if keep else v_end.new_empty(0)
@@ -98,7 +98,7 @@ def _widen(current: Tensor) -> Tensor:
     return current if current.dtype == torch.float64 else current.float()
 
 
-def _views(*tensors: Tensor) -> list[Array]:
+def views(*tensors: Tensor) -> list[Array]:
     """The tensors as numba takes them, once it knows how many threads torch may use."""
     threads = torch.get_num_threads()
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]

@@ -1,0 +1,107 @@
+"""The measuring core: what it counts is right, and what it times are the networks that it names."""
+
+import csv
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import offspike as osp
+from offspike import bench, rivals, timing
+from offspike.timing import Roofs
+
+
+def test_operations_and_bytes_of_each_layer_are_the_fewest_possible():
+    layers = [nn.Conv2d(3, 4, 3, padding=1), osp.QCFS(2), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(64, 5)]
+    ann = nn.Sequential(*layers).eval()
+    snn = osp.convert(ann, osp.methods.exact(2))
+    x = torch.rand(2, 3, 8, 8)
+    rows = {row["layer"]: row for row in bench.by_layer(snn, x, steps=3, roofs=Roofs(1e9, 1e9), repeats=1)}
+    assert rows["0"]["operations"] == 2 * 2 * 4 * 64 * 27  # the image is seen once
+    assert rows["0"]["bytes"] == 4 * (2 * 3 * 64 + 2 * 4 * 64 + 4 * 27)
+    assert rows["1"]["bytes"] == 4 * (2 * 256 + 3 * 2 * 256)  # one current, three steps of spikes
+    assert rows["4"]["operations"] == 2 * 3 * 2 * 5 * 64
+    assert [row["kind"] for row in rows.values()][:3] == ["convolution", "neurons", "other"]
+    assert all(row["us"] > 0 for row in rows.values())
+
+
+def test_a_roof_is_the_slower_of_the_two():
+    roofs = Roofs(operations=10.0, bytes=2.0)
+    assert roofs.bound(20, 2) == 2
+    assert roofs.bound(20, 8) == 4
+    sums = bench.summary([{"kind": "a", "us": 1.0, "of_roof": 0.5}, {"kind": "b", "us": 3.0, "of_roof": 1.0}], roofs)
+    assert sums[-1] == {"kind": "all", "us": 4.0, "of_roof": 3.5 / 4}
+
+
+def test_networks_with_random_weights_spike():
+    ann = bench.network("small")
+    heard = []
+    x = torch.rand(4, *ann.input_shape)
+    osp.convert(ann, osp.methods.exact(4))(
+        x, steps=4, heard=lambda layer, s: heard.append((s > 0).float().mean().item())
+    )
+    assert len(heard) == 5
+    assert all(0.02 < rate < 0.9 for rate in heard)
+    with pytest.raises(ValueError, match="there is no network 'vgg'"):
+        bench.network("vgg")
+
+
+def test_everything_named_is_timed_on_the_same_batch():
+    ann = bench.network("small")
+    x = torch.rand(2, *ann.input_shape)
+    rows = list(
+        bench.compare(ann, x, osp.methods.exact(2), steps=2, precisions=["exact32"], with_reference=True, budget=0)
+    )
+    names = [row["what"] for row in rows if row["what"] != "spikingjelly"]
+    assert names == ["offspike", "ann", "ann, batch norms folded", "reference"]
+    assert all(row["us"] == pytest.approx(1e6 / row["images_per_second"]) for row in rows)
+
+
+def test_the_reference_runs_no_kernel_and_leaves_the_network_as_it_was(monkeypatch):
+    cpu = pytest.importorskip("offspike.ops.cpu")
+    snn = osp.convert(bench.network("small"), osp.methods.cos(2))
+    x = torch.rand(2, 1, 8, 8)
+    called = []
+    real = cpu.calibrate_and_fire
+    monkeypatch.setattr(cpu, "calibrate_and_fire", lambda *a, **k: (called.append(1), real(*a, **k))[1])
+    monkeypatch.setattr(cpu, "probe", lambda *a: called.append(1))
+    with rivals.reference(snn):
+        snn(x, steps=3)
+    assert not called
+    assert not any(module._forward_hooks for module in snn.modules())
+    assert all(p.is_contiguous() for p in snn.model.parameters())
+    snn(x, steps=3)
+    assert called
+
+
+def test_the_median_is_of_runs_after_the_warm_up():
+    runs = []
+    assert timing.seconds(lambda: runs.append(1), torch.device("cpu"), budget=0.0) >= 0
+    assert len(runs) == 3 + 1 + 3
+
+
+def test_rows_are_written_with_all_columns(tmp_path):
+    bench.save(tmp_path / "new" / "a.csv", [{"a": 1}, {"a": 2, "b": 3}])
+    lines = (tmp_path / "new" / "a.csv").read_text().splitlines()
+    assert list(csv.DictReader(lines)) == [{"a": "1", "b": ""}, {"a": "2", "b": "3"}]
+
+
+def test_the_command_writes_tables_and_accuracy(monkeypatch, capsys, tmp_path):
+    from offspike import cli
+
+    small = Roofs(1e9, 1e9)
+    monkeypatch.setattr(timing, "roofs", lambda device, dtype: small)
+    file = tmp_path / "bench.json"
+    options = ["--steps", "3", "--rho", "2", "--batch", "2", "--accuracy", "--data", "digits", "--limit", "20"]
+    monkeypatch.setattr(
+        "sys.argv", ["offspike", "bench", "small", *options, "--json", str(file), "--out", str(tmp_path)]
+    )
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code
+    found = json.loads(file.read_text())
+    assert found["accuracy"][0]["accuracy"] == found["accuracy"][1]["accuracy"]  # reference and exact32
+    assert {row["layer"] for row in found["layers"]} >= {"features.0", "classifier.3"}
+    assert len(list(tmp_path.glob("*.csv"))) == 2
+    assert "of its roof" in capsys.readouterr().out

@@ -1,0 +1,85 @@
+"""Batches and time cut to fit memory: every sample is taken exactly once, whatever happens."""
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+import offspike as osp
+from exact import dyadic, dyadic_images
+from offspike import fit
+from offspike.fit import Fit
+
+GPU, CPU = torch.device("cuda"), torch.device("cpu")
+
+
+def taken(fits, batch, *, device=GPU, room=10**9):
+    """What is taken of a batch on a machine with room for so many samples times steps."""
+    parts = []
+
+    def take(part, piece):
+        if (part.stop - part.start) * (piece or fits.steps) > room:
+            raise torch.OutOfMemoryError("no")
+        parts.append((part.start, part.stop, piece))
+
+    fits.run(take, batch, device)
+    samples = [n for start, stop, _ in parts for n in range(start, stop)]
+    assert samples == list(range(batch))
+    return parts
+
+
+def test_what_fits_is_taken_whole():
+    assert taken(Fit(8, least=4, neurons={}), 100) == [(0, 100, None)]
+
+
+def test_half_as_much_is_tried_until_it_fits_and_said(caplog):
+    fits = Fit(8, least=4, neurons={})
+    with caplog.at_level(logging.WARNING, "offspike"):
+        parts = taken(fits, 100, room=8 * 30)
+    assert [(start, stop) for start, stop, _ in parts] == [(0, 25), (25, 50), (50, 75), (75, 100)]
+    assert [record.getMessage() for record in caplog.records] == [
+        "out of memory: going on with 50 samples and 8 steps at a time",
+        "out of memory: going on with 25 samples and 8 steps at a time",
+    ]
+    assert taken(fits, 30, room=8 * 30) == [(0, 25, None), (25, 30, None)]  # and is remembered
+
+
+def test_then_time_is_cut_but_never_below_what_layers_listen_to():
+    assert taken(Fit(32, least=4, neurons={}), 2, room=9) == [(0, 1, 8), (1, 2, 8)]
+    with pytest.raises(torch.OutOfMemoryError, match="one sample and 4 steps"):
+        taken(Fit(32, least=4, neurons={}), 2, room=3)
+
+
+def test_a_long_time_comes_in_pieces_from_the_start():
+    assert taken(Fit(128, least=4, neurons={}), 2) == [(0, 2, 32)]
+    assert taken(Fit(128, least=40, neurons={}), 2) == [(0, 2, 40)]
+
+
+def test_on_a_cpu_few_samples_show_how_many_fit(monkeypatch):
+    monkeypatch.setattr(fit, "_available", lambda: 2 * 4 * (fit.COPIES * 10 * 8 + 10) * 50)
+    neurons = {}
+    fits = Fit(8, least=4, neurons=neurons)
+    parts = []
+    fits.run(lambda part, piece: (parts.append((part.start, part.stop)), neurons.update(layer=10)), 100, CPU)
+    assert parts == [(0, 16), (16, 66), (66, 100)]
+
+
+def test_a_report_does_not_depend_on_what_fits(monkeypatch, caplog):
+    ann = dyadic(nn.Sequential(nn.Linear(6, 16), osp.QCFS(4), nn.Linear(16, 16), osp.QCFS(4), nn.Linear(16, 3)))
+    x, y = dyadic_images(11, 6), torch.arange(11) % 3
+    snn = osp.convert(ann, osp.methods.exact(4))
+    whole = osp.evaluate(snn, [(x, y)], steps=9, reference=ann)
+    forward = snn.forward
+
+    def small(*inputs, steps, piece, heard):
+        if len(inputs[0]) * (piece or steps) > 13:
+            forward(*inputs, steps=steps, piece=piece, heard=heard)  # it fails late, when spikes were heard already
+            raise torch.OutOfMemoryError("no")
+        return forward(*inputs, steps=steps, piece=piece, heard=heard)
+
+    monkeypatch.setattr(snn, "forward", small)
+    assert osp.evaluate(snn, [(x, y)], steps=9, reference=ann).to_dict() == whole.to_dict()
+    assert len(caplog.records) == 3  # 11 samples, 5, 2, 1
+    monkeypatch.setattr(fit, "PIECE", 4)
+    assert osp.evaluate(snn, [(x, y)], steps=9, reference=ann).to_dict() == whole.to_dict()
