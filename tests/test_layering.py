@@ -17,7 +17,7 @@ rewrite
 schedules
 network latency datasets
 surgery report checkpoint energy exits
-prepare convert record
+prepare convert record freeze exchange
 evaluate figures markup page zoo training train
 experiment doctor
 demo

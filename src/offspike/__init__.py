@@ -1,14 +1,16 @@
 """offspike: trained neural networks as spiking networks that answer the same, in as few time-steps as possible."""
 
-from offspike import corrections, equations, initial, methods, neurons, ops, thresholds, zoo
+from offspike import corrections, equations, exchange, initial, methods, neurons, ops, thresholds, zoo
 from offspike.activations import QCFS, ClippedReLU
 from offspike.activations import Rectifier as ReLU
 from offspike.checkpoint import load, save
 from offspike.convert import convert
 from offspike.energy import CostModel, energy
 from offspike.evaluate import evaluate
+from offspike.exchange.nir import from_nir, to_nir
 from offspike.exits import early_exit
 from offspike.folding import fold
+from offspike.freeze import freeze
 from offspike.latency import cost
 from offspike.methods import Method
 from offspike.network import SpikingNetwork
@@ -35,7 +37,10 @@ __all__ = [
     "energy",
     "equations",
     "evaluate",
+    "exchange",
     "fold",
+    "freeze",
+    "from_nir",
     "init_thresholds",
     "initial",
     "load",
@@ -46,5 +51,6 @@ __all__ = [
     "record",
     "save",
     "thresholds",
+    "to_nir",
     "zoo",
 ]
