@@ -73,7 +73,7 @@ def test_doctor_says_which_kernels_run(offspike, tmp_path):
     assert {"torch", "GPU"} <= {check["name"] for check in json.loads((tmp_path / "d.json").read_text())}
 
 
-@pytest.mark.parametrize("command", ["demo", "train", "evaluate", "analyze", "models", "doctor"])
+@pytest.mark.parametrize("command", ["demo", "train", "evaluate", "analyze", "export", "models", "doctor"])
 def test_help_has_an_example(offspike, command):
     code, out, _ = offspike(command, "--help")
     assert code == 0

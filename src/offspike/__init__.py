@@ -8,6 +8,8 @@ from offspike.convert import convert
 from offspike.energy import CostModel, energy
 from offspike.evaluate import evaluate
 from offspike.exchange.nir import from_nir, to_nir
+from offspike.exchange.onnx import to_onnx
+from offspike.exchange.spikingjelly import to_spikingjelly
 from offspike.exits import early_exit
 from offspike.folding import fold
 from offspike.freeze import freeze
@@ -52,5 +54,7 @@ __all__ = [
     "save",
     "thresholds",
     "to_nir",
+    "to_onnx",
+    "to_spikingjelly",
     "zoo",
 ]

@@ -6,7 +6,7 @@ import sys
 import typer
 from rich.console import Console
 
-from offspike.cli import look, measure, show, train
+from offspike.cli import export, look, measure, show, train
 
 __all__ = ["app", "main"]
 
@@ -16,7 +16,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for command in (show.demo, train.train, measure.evaluate, measure.analyze, look.models, look.doctor):
+commands = (show.demo, train.train, measure.evaluate, measure.analyze, export.export, look.models, look.doctor)
+for command in commands:
     app.command()(command)
 
 

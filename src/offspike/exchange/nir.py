@@ -29,10 +29,12 @@ from offspike.exchange.wiring import wire
 from offspike.network import SpikingNetwork
 from offspike.neurons import IF
 
-__all__ = ["check_static", "from_nir", "spikes", "to_nir"]
+__all__ = ["check_static", "differing", "from_nir", "spikes", "to_nir", "version"]
 
 
-def to_nir(snn: SpikingNetwork, x: Tensor, path: str | Path, *, variant: str = "nir", steps: int = 8) -> None:
+def to_nir(
+    snn: SpikingNetwork, x: Tensor, path: str | Path, *, variant: str = "nir", steps: int = 8, check: bool = True
+) -> None:
     """Write ``snn`` as a NIR file, read it back, and run both on ``x``: if a spike differs, no file is left.
 
     v(0) must be the same for every image: ``methods.qcfs()``, or ``osp.freeze(snn, images)`` of a calibrated network.
@@ -45,12 +47,13 @@ def to_nir(snn: SpikingNetwork, x: Tensor, path: str | Path, *, variant: str = "
     check_static(snn)
     parts = wire(snn.model, x)
     nodes, edges, facts = DIALECTS[variant](nir, parts, x)
-    graph = nir.NIRGraph(nodes, edges, metadata={"offspike": _version(), "variant": variant, **facts}, type_check=False)
+    graph = nir.NIRGraph(nodes, edges, metadata={"offspike": version(), "variant": variant, **facts}, type_check=False)
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         nir.write(temporary, graph)
-        _compare(snn, from_nir(temporary), x, steps)
+        if check:
+            differing(spikes(snn, x, steps), spikes(from_nir(temporary).to(x.device), x, steps))
         os.replace(temporary, path)
     except OSError as error:
         raise OSError(f"cannot write {path}: {error}") from error
@@ -115,19 +118,17 @@ def spikes(snn: SpikingNetwork, x: Tensor, steps: int) -> dict[str, Tensor]:
     return found
 
 
-def _compare(snn: SpikingNetwork, loaded: SpikingNetwork, x: Tensor, steps: int) -> None:
-    """Refuse a file whose spikes are not those of the network on ``x``."""
-    wanted, got = spikes(snn, x, steps), spikes(loaded.to(x.device), x, steps)
+def differing(wanted: dict[str, Tensor], got: dict[str, Tensor]) -> None:
+    """Refuse a file whose spikes are not those of the network; layers in the same order."""
     if len(wanted) != len(got):
         raise ValueError(f"the file has {len(got)} layers of neurons and the network {len(wanted)}")
-    by_place = dict(zip(wanted, got.values(), strict=True))
-    for name, train in wanted.items():
-        if by_place[name].shape != train.shape or not torch.equal(by_place[name], train):
-            wrong = int((by_place[name] != train).sum()) if by_place[name].shape == train.shape else train.numel()
+    for (name, train), other in zip(wanted.items(), got.values(), strict=True):
+        if not torch.equal(other, train):
+            wrong = int((other != train).sum()) if other.shape == train.shape else train.numel()
             raise ValueError(
                 f"the file would not say the same: {name} sends {wrong} of {train.numel()} spikes otherwise, by "
                 "rounding. Convert a network whose BatchNorms are folded, osp.convert(osp.fold(ann), …), or one on a "
-                "grid, osp.snap(ann, bits=8, example=x)"
+                "grid, osp.snap(ann, bits=8, example=x); check=False writes it all the same"
             )
 
 
@@ -139,7 +140,8 @@ def _ordered(parts: dict[str, tuple[Any, list[str]]]) -> dict[str, tuple[Any, li
         raise ValueError(f"its nodes feed each other in a circle: {' → '.join(error.args[1])}"[:300]) from error
 
 
-def _version() -> str:
+def version() -> str:
+    """Of offspike."""
     from offspike import __version__
 
     return __version__

@@ -20,7 +20,8 @@ class Part:
     """What it gets is the sum of its ``sources``; what it sends on has ``shape`` (without the batch).
 
     ``values`` by kind: conv (weight, bias, stride, padding, dilation, groups), affine (weight, bias), pool (kernel,
-    stride, padding), flatten (axes), scale (scale), neurons (theta, v0, label, levels). Neurons send on 1 for a spike.
+    stride, padding), flatten (axes), scale (scale), neurons (theta, v0 where it is static, layer, label,
+    levels). Neurons send on 1 for a spike.
     """
 
     name: str
@@ -62,10 +63,12 @@ class Pencil:
         self.settle(x)
         if layer.shift is not None:
             x = self.shifted(x, layer.shift)
-        theta = layer.theta.detach().float().expand(x.shape).clone()
-        v0 = layer.begin(torch.zeros(1, 1, *x.shape, device=theta.device))[0].expand(x.shape).clone()
-        values = {"theta": theta.cpu(), "v0": v0.cpu(), "label": self.where, "levels": layer.levels}
-        return self.scaled(self.put("neurons", x.terms, x.shape, x.sample, **values), theta.cpu())
+        theta = layer.theta.detach().float().cpu().expand(x.shape).clone()
+        values: dict[str, Any] = {"theta": theta, "layer": layer, "label": self.where, "levels": layer.levels}
+        if not layer.policy.rho:
+            v0 = layer.begin(torch.zeros(1, 1, *x.shape, device=layer.theta.device))[0]
+            values["v0"] = v0.detach().float().cpu().expand(x.shape).clone()
+        return self.scaled(self.put("neurons", x.terms, x.shape, x.sample, **values), theta)
 
     def linear(self, layer: nn.Linear, x: Signal) -> Signal:
         """A matrix."""
