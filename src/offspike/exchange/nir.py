@@ -29,7 +29,7 @@ from offspike.exchange.wiring import wire
 from offspike.network import SpikingNetwork
 from offspike.neurons import IF
 
-__all__ = ["check_static", "differing", "from_nir", "spikes", "to_nir", "version"]
+__all__ = ["check_static", "differing", "from_nir", "front", "spikes", "to_nir", "version"]
 
 
 def to_nir(
@@ -38,6 +38,7 @@ def to_nir(
     """Write ``snn`` as a NIR file, read it back, and run both on ``x``: if a spike differs, no file is left.
 
     v(0) must be the same for every image: ``methods.qcfs()``, or ``osp.freeze(snn, images)`` of a calibrated network.
+    The input grid of a snapped network stays outside the file, which takes ``osp.exchange.nir.front(snn, x)``.
     ``variant`` is "nir", or the name of a simulator whose reader needs the same network in other words (docs/interop.md
     says how each is read): "norse", "sinabs", "snntorch", "spikingjelly".
     """
@@ -45,15 +46,16 @@ def to_nir(
     if variant not in DIALECTS:
         raise ValueError(f"variant must be one of {', '.join(DIALECTS)}; got {variant!r}")
     check_static(snn)
-    parts = wire(snn.model, x)
-    nodes, edges, facts = DIALECTS[variant](nir, parts, x)
+    wiring = wire(snn.model, x)
+    front = wiring.front.to(x.device)(x)
+    nodes, edges, facts = DIALECTS[variant](nir, wiring.parts, front)
     graph = nir.NIRGraph(nodes, edges, metadata={"offspike": version(), "variant": variant, **facts}, type_check=False)
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         nir.write(temporary, graph)
         if check:
-            differing(spikes(snn, x, steps), spikes(from_nir(temporary).to(x.device), x, steps))
+            differing(spikes(snn, x, steps), spikes(from_nir(temporary).to(x.device), front, steps))
         os.replace(temporary, path)
     except OSError as error:
         raise OSError(f"cannot write {path}: {error}") from error
@@ -80,6 +82,12 @@ def from_nir(path: str | Path) -> SpikingNetwork:
             raise
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{path} cannot be loaded: {reason}") from error
+
+
+def front(snn: SpikingNetwork, x: Tensor) -> Tensor:
+    """What a file takes instead of ``x``: x itself, or what the input grid of a snapped network makes of it."""
+    given: Tensor = wire(snn.model, x).front.to(x.device)(x)
+    return given
 
 
 def check_static(snn: SpikingNetwork) -> None:

@@ -32,7 +32,7 @@ def to_onnx(snn: SpikingNetwork, x: Tensor, path: str | Path, *, steps: int = 4,
     """Write ``snn(x, steps=steps)`` as an ONNX file, and run it with onnxruntime on ``x``: the spikes must be the same.
 
     The file grows with ``steps`` and ρ (a few nodes a step and layer): for small T. The causal schedule is not
-    unrolled. ``check=False`` leaves the comparison out.
+    unrolled. The input grid of a snapped network stays outside, as with ``to_nir``. ``check=False`` compares nothing.
     """
     onnx = _library(check)
     if not isinstance(snn, SpikingNetwork):
@@ -41,12 +41,13 @@ def to_onnx(snn: SpikingNetwork, x: Tensor, path: str | Path, *, steps: int = 4,
         raise ValueError("the causal schedule runs the network twice, which is not unrolled: use schedule='layerwise'")
     if steps < 1:
         raise ValueError(f"steps must be >= 1, got {steps}")
-    unrolled = _Unrolled(onnx, wire(snn.model, x), max(steps, snn.method.rho), steps)
+    wiring = wire(snn.model, x)
+    unrolled = _Unrolled(onnx, wiring.parts, max(steps, snn.method.rho), steps)
     content = unrolled.model(watched=False)
     if len(content) > LARGEST:
         raise ValueError(f"the file would be {len(content) / 2**30:.1f} GiB, more than ONNX holds in one file")
     if check:
-        _compare(snn, unrolled, x, steps)
+        _compare(snn, unrolled, x, wiring.front.to(x.device)(x), steps)
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -150,14 +151,14 @@ class _Unrolled:
         return page.add("Slice", split, first, end, axis, name="logits")
 
 
-def _compare(snn: SpikingNetwork, unrolled: _Unrolled, x: Tensor, steps: int) -> None:
+def _compare(snn: SpikingNetwork, unrolled: _Unrolled, x: Tensor, given: Tensor, steps: int) -> None:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(unrolled.model(watched=True), options, providers=["CPUExecutionProvider"])
     names = list(unrolled.watched)
-    logits, *trains = session.run(["logits", *unrolled.watched.values()], {"x": x.cpu().numpy()})
+    logits, *trains = session.run(["logits", *unrolled.watched.values()], {"x": given.cpu().numpy()})
     wanted = {name: train.cpu() for name, train in spikes(snn, x, unrolled.horizon).items()}
     got = {name: torch.from_numpy(train).reshape(wanted[name].shape) for name, train in zip(names, trains, strict=True)}
     differing(wanted, got)

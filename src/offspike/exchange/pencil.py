@@ -1,5 +1,6 @@
 """The parts of a wiring diagram, and how layers are drawn as parts."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
@@ -106,7 +107,7 @@ class Pencil:
         return self.channels(x, scale.float().cpu(), bias.float().cpu())
 
     def pool(self, x: Signal, pool: Any) -> Signal:
-        """Average pooling; over one axis it is a convolution."""
+        """Average pooling; over one axis, or with a divisor of its own, it is a convolution."""
         self.settle(x)
         out, axes = pool(x.sample), len(x.shape) - 1
         if hasattr(pool, "output_size"):
@@ -122,16 +123,18 @@ class Pencil:
                 for size, p, k, s, o in zip(x.shape[1:], padding, kernel, stride, out.shape[2:], strict=True)
             )
             odd = any(padding) and not pool.count_include_pad
-            if not plain or odd or getattr(pool, "divisor_override", None):
+            if not plain or odd:
                 self.refuse(f"{pool}: windows of several sizes")
-        if axes == 2:
+        divisor = getattr(pool, "divisor_override", None)
+        if axes == 2 and divisor is None:
             return self.put(
                 "pool", x.terms, tuple(out.shape[1:]), out, kernel=kernel, stride=stride, padding=padding
             )  # fmt: skip
-        weight = diagonal(torch.full((x.shape[0],), 1 / kernel[0]), 1).repeat(1, 1, kernel[0])
+        each = torch.full((x.shape[0],), 1 / (divisor or math.prod(kernel)))
+        weight = diagonal(each, axes).repeat(1, 1, *kernel)
         return self.put(
             "conv", x.terms, tuple(out.shape[1:]), out, weight=weight, bias=torch.zeros(x.shape[0]), stride=stride,
-            padding=padding, dilation=(1,), groups=1,
+            padding=padding, dilation=(1,) * axes, groups=1,
         )  # fmt: skip
 
     def scaled(self, x: Signal, scale: Tensor) -> Signal:
@@ -163,10 +166,9 @@ class Pencil:
             self.refuse(f"{axes} axes")
         return self.put("conv", x.terms, x.shape, x.sample, weight=diagonal(scale, axes), bias=bias, **_point(axes))
 
-    def mixed(self, x: Signal, matrix: Tensor, stride: tuple[int, ...] = ()) -> Signal:
-        """``matrix`` times the channels, at every place (or at every ``stride``-th)."""
+    def mixed(self, x: Signal, matrix: Tensor, bias: Tensor, stride: tuple[int, ...] = ()) -> Signal:
+        """``matrix`` times the channels plus ``bias``, at every place (or at every ``stride``-th)."""
         axes = len(x.shape) - 1
-        bias = torch.zeros(len(matrix))
         if axes == 0:
             return self.put("affine", x.terms, (len(matrix),), x.sample, weight=matrix, bias=bias)
         if axes > 2:
@@ -186,7 +188,7 @@ class Pencil:
         sizes = [x.shape[0] for x in signals]
         eye = torch.eye(sum(sizes))
         for x, columns in zip(signals, torch.split(eye, sizes, 1), strict=True):
-            terms += self.mixed(x, columns).terms
+            terms += self.mixed(x, columns, torch.zeros(len(columns))).terms
         sample = torch.cat([x.sample for x in signals], 1)
         return Signal(terms, tuple(sample.shape[1:]), sample)
 
@@ -211,8 +213,8 @@ class Pencil:
             case Mean():
                 pooled = self.pool(before, nn.AdaptiveAvgPool2d(1))
                 drawn = self.put("flatten", pooled.terms, shape, sample, axes=len(x.shape))
-            case Mixed(matrix, stride):
-                drawn = self.mixed(before, matrix, stride)
+            case Mixed(matrix, bias, stride):
+                drawn = self.mixed(before, matrix, bias, stride)
             case _:
                 self.refuse(f"what turns {list(x.shape)} into {list(shape)}")
         x.become(Signal(drawn.terms, drawn.shape, sample))

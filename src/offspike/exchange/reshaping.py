@@ -33,9 +33,10 @@ class Mean:
 
 @dataclass(frozen=True, eq=False)
 class Mixed:
-    """``matrix`` times the channels, at every ``stride``-th place."""
+    """``matrix`` times the channels plus ``bias``, at every ``stride``-th place."""
 
     matrix: Tensor
+    bias: Tensor
     stride: tuple[int, ...]
 
 
@@ -59,14 +60,14 @@ def recognise(
 
 def _mixed(run: Callable[[Tensor], Tensor], probe: Tensor, out: Tensor) -> Mixed | None:
     corner: tuple[Any, ...] = (slice(None), *[0] * (probe.ndim - 2))
+    bias = run(torch.zeros_like(probe))[0][corner]
     columns = []
     for channel in range(probe.shape[1]):
         one = torch.zeros_like(probe)
         one[0, channel] = 1
-        columns.append(run(one)[0][corner])
+        columns.append(run(one)[0][corner] - bias)
     matrix = torch.stack(columns, 1)
     stride = tuple(-(-size // o) for size, o in zip(probe.shape[2:], out.shape[2:], strict=True))
     places = probe[(slice(None), slice(None), *(slice(None, None, step) for step in stride))]
-    if not torch.equal(torch.einsum("oc,bc...->bo...", matrix, places), out):
-        return None
-    return Mixed(matrix, stride)
+    mixed = torch.einsum("oc,bc...->bo...", matrix, places) + bias.view(-1, *[1] * (probe.ndim - 2))
+    return Mixed(matrix, bias, stride) if torch.equal(mixed, out) else None

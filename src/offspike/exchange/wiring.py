@@ -6,6 +6,7 @@ reshaping operations does (views, slices, padded shortcuts, chunks) is found by 
 is a flattening, a 1×1 convolution or a matrix. What fits nothing is refused with its name.
 """
 
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
@@ -19,16 +20,28 @@ from offspike.graph import Node, Ref, map_values
 from offspike.layers import SpikingLayer
 from offspike.surgery import replace
 
-__all__ = ["wire"]
+__all__ = ["Wiring", "wire"]
 
 ARITHMETIC = {"add": 1, "iadd": 1, "sub": -1, "isub": -1}
 PRODUCTS = {"mul": 1, "imul": 1, "div": -1, "truediv": -1, "itruediv": -1}
 NOTHING = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
+@dataclass(frozen=True)
+class Wiring:
+    """The parts of a network in an order in which they can run.
+
+    ``front`` is a layer that only the input goes through and that no part can do, such as the input grid of a snapped
+    network: what is fed to the parts is ``front(x)``.
+    """
+
+    parts: tuple[Part, ...]
+    front: nn.Module
+
+
 @torch.no_grad()
-def wire(model: nn.Module, example: Tensor) -> tuple[Part, ...]:
-    """The parts of a model whose activations are spiking layers, in an order in which they can run."""
+def wire(model: nn.Module, example: Tensor) -> Wiring:
+    """The wiring of a model whose activations are spiking layers."""
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, SpikingLayer)}
     example = example[:1].cpu()
     still = replace(model, SpikingLayer, lambda name, layer: nn.ReLU()).cpu()  # spiking layers run only under a clock
@@ -42,7 +55,7 @@ def wire(model: nn.Module, example: Tensor) -> tuple[Part, ...]:
             (node.args, node.kwargs), lambda leaf: values[leaf.name] if isinstance(leaf, Ref) else leaf
         )
         values[node.name] = drawing.draw(node, args, kwargs, example)
-    return tuple(drawing.parts.values())
+    return Wiring(tuple(drawing.parts.values()), drawing.front)
 
 
 class _Drawing(Pencil):
@@ -50,6 +63,7 @@ class _Drawing(Pencil):
         super().__init__()
         self.network = network
         self.layers = layers
+        self.front: nn.Module = nn.Identity()
 
     def draw(self, node: Node, args: Any, kwargs: Any, example: Tensor) -> Any:
         """The value of a node: a signal, or whatever is known without one, such as a size."""
@@ -110,7 +124,20 @@ class _Drawing(Pencil):
             return self.norm(module, x)
         if isinstance(module, nn.AvgPool1d | nn.AvgPool2d | nn.AdaptiveAvgPool1d | nn.AdaptiveAvgPool2d):
             return self.pool(x, module)
-        return self.refuse(str(module))
+        return self._other(node, module, x)
+
+    def _other(self, node: Node, module: nn.Module, x: Signal) -> Signal:
+        """A layer of some other type, drawn if trying shows that it is a 1×1 convolution."""
+        self.settle(x)
+        drawn = self._reshaped(node, (x,), {})
+        try:
+            self.settle(drawn)
+        except ValueError:
+            if x.terms != ("input",) or drawn.sample.shape != x.sample.shape:
+                self.refuse(str(module))
+            self.front = module
+            return x
+        return drawn  # type: ignore[no-any-return]
 
     def _sum(self, a: Any, b: Any, sign: int) -> Signal:
         if not isinstance(a, Signal):
