@@ -3,7 +3,8 @@
     python reproduce/interop.py --root DIR --vgg models/vgg16-cifar10-l4.safetensors \
         --record reproduce/records/DATE_interop --docs docs/interop.md
 
-It needs the packages of constraints-export.txt. DIR holds cifar-10-batches-bin.
+It needs the packages of constraints-export.txt. DIR holds cifar-10-batches-bin. Without --root the page is written
+again from the record.
 """
 
 import argparse
@@ -33,13 +34,16 @@ HOME = {"norse": "norse", "sinabs": "sinabs", "snntorch": "snnTorch", "spikingje
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--root", type=Path)
     parser.add_argument("--vgg", help="the checkpoint of VGG-16; left out without it")
     parser.add_argument("--images", type=int, default=8)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--record", type=Path)
     parser.add_argument("--docs", type=Path)
     options = parser.parse_args()
+    if options.root is None:
+        options.docs.write_text(page(json.loads((options.record / "interop.json").read_text())))
+        return
     test = datasets.load("cifar10", root=options.root, split="test")
     images, _ = next(iter(test.blocks(torch.arange(options.images), options.images)))
     found: dict[str, Any] = {
@@ -135,7 +139,7 @@ def page(found: dict[str, Any]) -> str:
     """docs/interop.md: prose from its template, tables and code from what was run."""
     template = Path(__file__).with_name("interop.md.in").read_text()
     parts = {
-        "versions": ", ".join(f"{name} {number}" for name, number in found["versions"].items() if number),
+        "versions": textwrap.fill(", ".join(f"{name} {number}" for name, number in found["versions"].items()), 120),
         "images": str(found["images"]),
         "steps": str(found["steps"]),
         "opset": str(OPSET),
@@ -172,7 +176,7 @@ def outside(networks: dict[str, Any]) -> str:
 
 
 def _share(part: int, whole: int) -> str:
-    return f"**0** of {whole:,}" if part == 0 else f"{part:,} of {whole:,} ({100 * part / whole:.2g} %)"
+    return f"**0** of {whole:,}" if part == 0 else f"{part:,} of {whole:,}"
 
 
 def onnx_table(rows: dict[str, Any]) -> str:
