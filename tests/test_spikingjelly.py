@@ -1,5 +1,7 @@
 """SpikingJelly modules: the same spikes and logits, step by step."""
 
+import sys
+
 import pytest
 import torch
 
@@ -33,6 +35,6 @@ def test_the_same_logits_at_every_step(name):
 
 
 def test_without_spikingjelly_the_message_says_how_to_get_it(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "spikingjelly", None)
+    monkeypatch.setitem(sys.modules, "spikingjelly.activation_based", None)
     with pytest.raises(RuntimeError, match="pip install spikingjelly"):
         osp.to_spikingjelly(build("functional mlp", osp.methods.qcfs())[0])
