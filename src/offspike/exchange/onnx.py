@@ -156,6 +156,7 @@ def _compare(snn: SpikingNetwork, unrolled: _Unrolled, x: Tensor, given: Tensor,
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(unrolled.model(watched=True), options, providers=["CPUExecutionProvider"])
     names = list(unrolled.watched)
     logits, *trains = session.run(["logits", *unrolled.watched.values()], {"x": given.cpu().numpy()})
