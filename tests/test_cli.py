@@ -116,7 +116,9 @@ def test_what_is_not_a_certificate_is_refused(offspike, model, tmp_path, text):
     assert "is not a certificate" in err
 
 
-@pytest.mark.parametrize("command", ["demo", "train", "evaluate", "analyze", "reproduce", "models", "doctor"])
+@pytest.mark.parametrize(
+    "command", ["demo", "train", "evaluate", "analyze", "audit", "export", "reproduce", "bench", "models", "doctor"]
+)
 def test_help_has_an_example(offspike, command):
     code, out, _ = offspike(command, "--help")
     assert code == 0

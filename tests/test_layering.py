@@ -19,7 +19,7 @@ schedules
 network latency datasets
 surgery report checkpoint energy exits
 answers closeup
-prepare convert record pool_errors
+prepare convert record pool_errors freeze exchange
 evaluate findings figures page zoo training train
 experiment doctor rivals bench
 examine paper

@@ -1,14 +1,18 @@
 """offspike: trained neural networks as spiking networks that answer the same, in as few time-steps as possible."""
 
-from offspike import corrections, equations, initial, methods, neurons, ops, thresholds, zoo
+from offspike import corrections, equations, exchange, initial, methods, neurons, ops, thresholds, zoo
 from offspike.activations import QCFS, ClippedReLU
 from offspike.activations import Rectifier as ReLU
 from offspike.checkpoint import load, save
 from offspike.convert import convert
 from offspike.energy import CostModel, energy
 from offspike.evaluate import evaluate
+from offspike.exchange.nir import from_nir, to_nir
+from offspike.exchange.onnx import to_onnx
+from offspike.exchange.spikingjelly import to_spikingjelly
 from offspike.exits import early_exit
 from offspike.folding import fold
+from offspike.freeze import freeze
 from offspike.latency import cost
 from offspike.methods import Method
 from offspike.network import SpikingNetwork
@@ -36,7 +40,10 @@ __all__ = [
     "energy",
     "equations",
     "evaluate",
+    "exchange",
     "fold",
+    "freeze",
+    "from_nir",
     "init_thresholds",
     "initial",
     "load",
@@ -48,5 +55,8 @@ __all__ = [
     "record",
     "save",
     "thresholds",
+    "to_nir",
+    "to_onnx",
+    "to_spikingjelly",
     "zoo",
 ]
