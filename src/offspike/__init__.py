@@ -3,6 +3,8 @@
 from offspike import corrections, equations, initial, methods, neurons, ops, thresholds, zoo
 from offspike.activations import QCFS, ClippedReLU
 from offspike.activations import Rectifier as ReLU
+from offspike.certificate import Certificate
+from offspike.certify import certify, verify
 from offspike.checkpoint import load, save
 from offspike.convert import convert
 from offspike.energy import CostModel, energy
@@ -15,12 +17,14 @@ from offspike.network import SpikingNetwork
 from offspike.prepare import init_thresholds, prepare
 from offspike.record import record
 from offspike.report import Report
+from offspike.snap import snap
 from offspike.surgery import audit
 
 __version__ = "0.1.0"
 
 __all__ = [
     "QCFS",
+    "Certificate",
     "ClippedReLU",
     "CostModel",
     "Method",
@@ -28,6 +32,7 @@ __all__ = [
     "Report",
     "SpikingNetwork",
     "audit",
+    "certify",
     "convert",
     "corrections",
     "cost",
@@ -45,6 +50,8 @@ __all__ = [
     "prepare",
     "record",
     "save",
+    "snap",
     "thresholds",
+    "verify",
     "zoo",
 ]

@@ -11,7 +11,7 @@ The bounds themselves are computed in float64, where the same argument makes the
 import math
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -78,11 +78,15 @@ class Sum:
 
 @dataclass
 class Survey:
-    """``sums`` by layer with weights, ``currents`` by neuron layer, ``doubts`` about what cannot be followed."""
+    """``sums`` by layer with weights, ``currents`` by neuron layer, ``doubts`` about what cannot be followed.
 
-    sums: dict[str, Sum]
-    currents: dict[str, Reach]
-    doubts: list[str]
+    ``others`` are the bits of sums without weights (shortcuts, pools), by the name of their node.
+    """
+
+    sums: dict[str, Sum] = field(default_factory=dict)
+    currents: dict[str, Reach] = field(default_factory=dict)
+    doubts: list[str] = field(default_factory=list)
+    others: dict[str, int] = field(default_factory=dict)
 
 
 @torch.no_grad()
@@ -104,7 +108,7 @@ class _Walk:
         self.network = network
         self.spikes = spikes
         self.values: dict[str, Any] = {}
-        self.result = Survey({}, {}, [])
+        self.result = Survey()
 
     def visit(self, node: Node, waiting: list[Tensor]) -> None:
         kind = sort(node, self.network)
@@ -116,7 +120,9 @@ class _Walk:
             self.values[node.name] = Reach(finest(value), value.double().abs())
         elif kind != "output":
             handle: Callable[[Node], Any] = getattr(self, f"_{kind}")
-            self.values[node.name] = handle(node)
+            self.values[node.name] = found = handle(node)
+            if isinstance(found, Reach) and kind not in ("grid", "neuron", "synapse", "shape"):
+                self.result.others[node.target if node.kind == "module" else node.name] = found.bits
 
     def _grid(self, node: Node) -> Reach:
         layer, x = self.network.get_submodule(node.target), self._of(node.args[0])

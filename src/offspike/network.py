@@ -1,7 +1,7 @@
 """The spiking network: the user's own model, run over time."""
 
-from collections.abc import Callable
-from typing import Any, Self, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,16 @@ from offspike.graph import map_values
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
 
-__all__ = ["SpikingNetwork"]
+__all__ = ["Proven", "SpikingNetwork"]
+
+
+class Proven(Protocol):
+    """What a network has to know of its certificate."""
+
+    @property
+    def proved(self) -> bool:
+        """Whether its logits at T = ρ = L are proved to be those of the quantised ANN."""
+        ...
 
 
 class SpikingNetwork(nn.Module):
@@ -24,7 +33,11 @@ class SpikingNetwork(nn.Module):
     The input is the same image at each step, so whatever lies before the first spiking layer is computed once; with
     ``repeat_input`` (a model where the image and spikes meet) the image is repeated instead. Nothing is kept between
     calls, and ``snn(x, 16)[:t] == snn(x, t)``.
+
+    ``certificate`` is what ``osp.certify`` has found about this network, if it has been asked.
     """
+
+    certificate: Proven | None = None
 
     def __init__(
         self,
@@ -50,20 +63,42 @@ class SpikingNetwork(nn.Module):
             raise TypeError("a spiking network takes its input and the number of time-steps: snn(x, steps=8)")
         if steps < 1:
             raise ValueError(f"steps must be >= 1, got {steps}")
+        self._check_all(inputs)
+
+        def one_pass(horizon: int, phase: Phase) -> Any:
+            out = self._pass(inputs, Clock(horizon, len(inputs[0]), phase))
+            return map_values(out, lambda leaf: leaf[:steps] if isinstance(leaf, Tensor) else leaf)
+
+        return schedules.run(self.method, steps, one_pass)
+
+    @torch.no_grad()
+    def fast(self, *inputs: Any) -> Any:
+        """The readout at T = ρ = L, ``[B, …]``, in one pass: the same bits as ``snn(x, L).mean(0)``, L times faster.
+
+        Only a network with a certificate that proves this has it: ``osp.certify(ann, snn, loader)``.
+        """
+        if self.certificate is None or not self.certificate.proved:
+            what = "has no certificate" if self.certificate is None else "has a certificate that proves nothing"
+            raise ValueError(
+                f"this network {what}, so one pass may answer otherwise than its spikes. "
+                "osp.snap(ann, …), convert with osp.methods.exact(rho=L), then osp.certify(ann, snn, loader)"
+            )
+        self._check_all(inputs)
+        out = self._pass(inputs, Clock(1, len(inputs[0]), schedules.Count()))
+        return map_values(out, lambda leaf: leaf[0] if isinstance(leaf, Tensor) else leaf)
+
+    def _pass(self, inputs: Sequence[Tensor], clock: Clock) -> Any:
+        """What the model returns at each step of the clock, ``[T, B, …]``."""
+        with clock.ticking():
+            # A copy: the model may change its input in place, and a second pass needs it as it was.
+            out = self._run(*(clock.fold(clock.hold(x)) if self.repeat_input else x.clone() for x in inputs))
+            return map_values(out, lambda leaf: clock.unfold(leaf) if isinstance(leaf, Tensor) else leaf)
+
+    def _check_all(self, inputs: Sequence[Any]) -> None:
         for x in inputs:
             self._check(x, alone=len(inputs) == 1)
         if len({len(x) for x in inputs}) > 1:
             raise ValueError(f"all inputs are batches of one size, got {', '.join(str(len(x)) for x in inputs)}")
-
-        def one_pass(horizon: int, phase: Phase) -> Any:
-            clock = Clock(horizon, len(inputs[0]), phase)
-            repeat = self.repeat_input
-            with clock.ticking():
-                # A copy: the model may change its input in place, and a second pass needs it as it was.
-                out = self._run(*(clock.fold(clock.hold(x)) if repeat else x.clone() for x in inputs))
-                return map_values(out, lambda leaf: clock.unfold(leaf)[:steps] if isinstance(leaf, Tensor) else leaf)
-
-        return schedules.run(self.method, steps, one_pass)
 
     def _run(self, *inputs: Tensor) -> Any:
         try:

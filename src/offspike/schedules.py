@@ -14,12 +14,13 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from offspike.clock import Phase
+from offspike.equations import desired_count
 from offspike.initial import calibrate_and_fire
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
 from offspike.neurons import IF
 
-__all__ = ["run"]
+__all__ = ["Count", "run"]
 
 Pass = Callable[[int, Phase], Any]  # whatever the model returns, over that many steps
 
@@ -65,6 +66,21 @@ class Start:
         """Calibrated spikes."""
         spikes, _ = layer.neuron(current, layer.theta, self.starts[layer])
         return spikes
+
+
+class Count:
+    """One pass of the quantised ANN: every neuron sends at once the mean of what it would send in L steps.
+
+    ``k/L`` spikes, ``k = clip(⌊L·I/θ + ½⌋, 0, L)``. What comes out is the readout at T = ρ = L, if that is exact.
+    """
+
+    final: ClassVar[bool] = True
+
+    def fire(self, layer: SpikingLayer, current: Tensor) -> Tensor:
+        """Shares of spikes, ``[1, B, …]``."""
+        if layer.levels is None:
+            raise ValueError("a count needs levels L: this layer stands for an activation that is not quantised")
+        return desired_count(current * layer.levels, layer.theta.to(current.dtype), layer.levels) * (1 / layer.levels)
 
 
 def run(method: Method, steps: int, one_pass: Pass) -> Any:
