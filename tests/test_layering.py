@@ -9,16 +9,16 @@ ROWS = """
 equations clock distributed storage catalogue
 ops
 activations
-neurons initial leaves thresholds corrections
+neurons initial leaves thresholds corrections grids rounding
 methods graph obstacles
 capture layers batchwise pooling
-sites folding
-rewrite
+sites folding kinds
+rewrite units fitting bounds
 schedules
 network latency datasets
 surgery report checkpoint energy exits
-prepare convert record
-evaluate figures markup page zoo training train
+prepare convert record proof
+evaluate figures markup page zoo training train snap certificate certify
 experiment doctor
 demo
 cli

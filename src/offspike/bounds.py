@@ -66,14 +66,15 @@ class Sum:
     weight_bits: int
     input_bits: int
 
+    def excess(self, arithmetic: str) -> int:
+        """By how many bits a sum, a weight or an input is too long; 0 or less: it is exact."""
+        longest = max(self.weight_bits, self.input_bits)
+        return max(self.bits - ACCUMULATORS[arithmetic], longest - OPERANDS[arithmetic])
+
     @property
     def exact_in(self) -> tuple[str, ...]:
         """The arithmetics that make no rounding error here."""
-        return tuple(
-            name
-            for name in ACCUMULATORS
-            if self.bits <= ACCUMULATORS[name] and max(self.weight_bits, self.input_bits) <= OPERANDS[name]
-        )
+        return tuple(name for name in ACCUMULATORS if self.excess(name) <= 0)
 
 
 @dataclass
@@ -218,8 +219,9 @@ class _Walk:
         bound = self._run(node, x.bound)
         return Reach(torch.full_like(bound, float(x.grid.min())), bound)
 
-    def _sign(self, node: Node) -> Reach:
-        return self._of(node.args[0])
+    def _sign(self, node: Node) -> Any:
+        known = self._of(node.args[0])
+        return known if isinstance(known, Reach) else self._plain(node)
 
     def _sum(self, node: Node) -> Any:
         left, right = node.args[0], node.args[1] if len(node.args) > 1 else node.kwargs["other"]
@@ -253,8 +255,9 @@ class _Walk:
 
     def _unknown(self, node: Node) -> Reach:
         self.result.doubts.append(f"{node.target}: its arithmetic is not known to be exact")
-        x = self._of(node.args[0])
-        out = self._run(node, torch.ones_like(x.bound))
+        ones = torch.ones_like(self._of(node.args[0]).bound)
+        layer = self.network.get_submodule(node.target) if node.kind == "module" else None
+        out = self._run(node, ones) if layer is None else deepcopy(layer).cpu().double()(ones)
         return Reach(torch.full_like(out, -torch.inf), torch.full_like(out, torch.inf))
 
     # What they share.

@@ -91,7 +91,9 @@ def verify(
     if loader is not None:
         again = certify(ann, snn, loader, steps=certificate.steps, provenance=certificate.provenance)
         if again.data != certificate.data:
-            raise ValueError(f"this certificate is for other data: {certificate.data[:16]}…, this is {again.data[:16]}…")
+            raise ValueError(
+                f"this certificate is for other data: {certificate.data[:16]}…, this is {again.data[:16]}…"
+            )
     shape = getattr(ann, "input_shape", None) or snn.input_shape
     if again is None:
         if shape is None:
@@ -132,9 +134,7 @@ class _Seen:
         self.first: tuple[Tensor, ...] = ()
         self.hash = hashlib.sha256()
 
-    def add(
-        self, inputs: tuple[Tensor, ...], labels: Any, ann: nn.Module, snn: SpikingNetwork, steps: int
-    ) -> None:
+    def add(self, inputs: tuple[Tensor, ...], labels: Any, ann: nn.Module, snn: SpikingNetwork, steps: int) -> None:
         self.first = self.first or tuple(x[:1].cpu() for x in inputs)
         for x in inputs:
             self.hash.update(_bytes(x))
@@ -142,7 +142,7 @@ class _Seen:
         answer = ann(*inputs)
         same = torch.ones(len(inputs[0]), dtype=torch.bool, device=inputs[0].device)
         for mine, wanted in zip(_tensors(readout), _tensors(answer), strict=True):
-            same &= (mine == wanted).flatten(1).all(1)
+            same &= (mine == wanted).reshape(len(same), -1).all(1)
         self.samples += len(same)
         self.equal += int(same.sum())
         if isinstance(labels, Tensor) and isinstance(readout, Tensor) and readout.ndim == 2:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from offspike.graph import GraphNetwork, Node, Ref, map_values
-from offspike.grids import Scale, finest
+from offspike.grids import Scale
 from offspike.kinds import TRANSPOSED, sort
 from offspike.rounding import DAMPING, Per, compensated, exponents, nearest
 
@@ -111,7 +111,7 @@ class _Moments:
 def _fit_layer(layer: Any, exact: Any, wanted: Tensor, given: Tensor, bits: int, per: Per) -> None:
     """Round ``layer``, which is given ``given`` where the exact one is given ``wanted``."""
     reference = deepcopy(exact).float()
-    moments = None if isinstance(layer, Scale | TRANSPOSED) else _moments(reference, wanted, given)
+    moments = None if isinstance(layer, (Scale, *TRANSPOSED)) else _moments(reference, wanted, given)
     layer.weight = nn.Parameter(exact.weight.double())
     layer.bias = None if exact.bias is None else nn.Parameter(exact.bias.double())
     k = _round_weight(layer, bits=bits, per=per, moments=moments)
@@ -204,7 +204,8 @@ def _patches(layer: Any, x: Tensor) -> Tensor:
 
 
 def _bits(layer: nn.Module, plan: Plan, name: str) -> int:
-    return max(plan.bits[name], SCALE_BITS) if isinstance(layer, Scale) else plan.bits[name]
+    one = isinstance(layer, Scale) and layer.weight.numel() == 1
+    return max(plan.bits[name], SCALE_BITS) if one else plan.bits[name]
 
 
 def _channels(layer: Any) -> int:
@@ -228,8 +229,3 @@ def _set_rows(layer: Any, rows: Tensor) -> None:
         layer.weight = nn.Parameter(split.movedim(1, 2).flatten(0, 1))
     else:
         layer.weight = nn.Parameter(rows.view(weight.shape))
-
-
-def grid_of(layer: Any) -> Tensor:
-    """g for each output channel: its weights are whole multiples of ``2^g``."""
-    return finest(_rows(layer)).amin(1)

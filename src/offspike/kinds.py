@@ -30,10 +30,51 @@ _SHAPE_LAYERS = (
     nn.Dropout3d,
 )  # fmt: skip
 _SHAPES = frozenset(
-    """shape ndim size dim numel getitem cat concat stack chunk split narrow flatten unflatten reshape view permute
-    transpose squeeze unsqueeze flip roll select unbind movedim swapaxes repeat expand expand_as view_as clone
-    contiguous detach pad dropout dropout1d dropout2d dropout3d pixel_shuffle pixel_unshuffle channel_shuffle floordiv
-    mod""".split()
+    [
+        "shape",
+        "ndim",
+        "size",
+        "dim",
+        "numel",
+        "getitem",
+        "cat",
+        "concat",
+        "stack",
+        "chunk",
+        "split",
+        "narrow",
+        "flatten",
+        "unflatten",
+        "reshape",
+        "view",
+        "permute",
+        "transpose",
+        "squeeze",
+        "unsqueeze",
+        "flip",
+        "roll",
+        "select",
+        "unbind",
+        "movedim",
+        "swapaxes",
+        "repeat",
+        "expand",
+        "expand_as",
+        "view_as",
+        "clone",
+        "contiguous",
+        "detach",
+        "pad",
+        "dropout",
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "pixel_shuffle",
+        "pixel_unshuffle",
+        "channel_shuffle",
+        "floordiv",
+        "mod",
+    ]
 )
 _FUNCTIONS: dict[str, Sort] = {
     **dict.fromkeys(_SHAPES, "shape"),

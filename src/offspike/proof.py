@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from offspike.activations import QCFS
-from offspike.bounds import Reach, Sum, Survey, bits_for, survey
+from offspike.bounds import UNKNOWN, Reach, Sum, Survey, bits_for, survey
 from offspike.capture import captured
 from offspike.graph import GraphNetwork
 from offspike.grids import finest
@@ -127,14 +127,15 @@ def _too_long(found: Survey, limit: int) -> list[str]:
     """Sums that float32 cannot hold."""
     reasons = []
     for name, made in found.sums.items():
-        if made.bits > limit and not any(doubt.startswith(f"{name}: ") for doubt in found.doubts):
+        if made.bits > limit and made.bits < UNKNOWN:
+            fewer = made.weight_bits + 1 - (made.bits - limit)
+            advice = f"{fewer} would do" if fewer > 1 else "take fewer in the layers before it"
             reasons.append(
-                f"{name}: its sums need {made.bits} bits and {limit} are exact; its weights have {made.weight_bits} "
-                f"bits, {max(made.weight_bits - (made.bits - limit), 1)} would do"
+                f"{name}: its sums need {made.bits} bits and {limit} are exact; its weights have "
+                f"{made.weight_bits + 1} bits, {advice}"
             )
-    clear = not found.doubts and not reasons
-    reasons += [f"{name}: its sums need {b} bits, {limit} are exact" for name, b in found.others.items() if b > limit]
-    return reasons if clear or found.sums else reasons[:1]
+    long = {name: bits for name, bits in found.others.items() if limit < bits < UNKNOWN}
+    return reasons + [f"{name}: its sums need {bits} bits, {limit} are exact" for name, bits in long.items()]
 
 
 def _neuron(
@@ -148,7 +149,10 @@ def _neuron(
     grid = torch.minimum(spikes.grid, theta.log2() - 1)
     total = Reach(grid, rho * (spikes.bound + theta))
     if total.bits > limit:
-        reasons.append(f"{name}: currents summed over {rho} steps need {total.bits} bits, {limit} are exact")
+        reasons.append(
+            f"{name}: currents summed over {rho} steps need {total.bits} bits and {limit} are exact; "
+            f"{total.bits - limit} bits less in the layer before it would do"
+        )
     count = Reach(torch.minimum(numbers.grid, (theta / (2 * levels)).log2()), numbers.bound + theta / levels)
     if count.bits > limit:
         reasons.append(f"{name}: the ANN's pre-activations need {count.bits} bits, {limit} are exact")
@@ -179,5 +183,3 @@ def _in_whole_numbers(theta: Tensor, grid: Tensor, spikes: Reach, total: Reach, 
         sum_bits=total.bits,
         membrane_bits=bits_for(most["reach"]) + 1,
     )
-
-

@@ -2,22 +2,28 @@
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from offspike.activations import QCFS
+from offspike.bounds import ACCUMULATORS, OPERANDS
 from offspike.capture import captured
+from offspike.convert import convert
 from offspike.fitting import Plan, fit
 from offspike.folding import fold
 from offspike.graph import GraphNetwork
 from offspike.grids import InputGrid, Scale
 from offspike.kinds import sort
+from offspike.methods import exact
+from offspike.proof import prove
 from offspike.rounding import Per
 from offspike.units import absorb
 
 __all__ = ["snap"]
 
+Arithmetic = Literal["float32", "tf32", "bf16", "int32"]
 FEWEST, MOST = 2, 16
 PIXEL = 2.0**-7  # the unit of 8-bit pixels: inputs lie between -2 and 2
 
@@ -30,6 +36,7 @@ def snap(
     per: Per = "channel",
     calibration: Tensor | None = None,
     input_bits: int = 10,
+    arithmetic: Arithmetic = "float32",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> GraphNetwork:
     """A copy of a QCFS network in which every weight, bias, threshold and scale lies on a power-of-two grid.
@@ -43,6 +50,10 @@ def snap(
     preprocessing (then they are rounded to ``input_bits`` bits, and larger ones clipped). With ``calibration``, a few
     hundred training inputs, weights are rounded for least error of each layer's output and biases are corrected;
     without, each weight is rounded for itself. ``progress(layer, done, total)`` hears of each layer.
+
+    ``arithmetic`` is what sums have to be exact in, whatever the input: ``"float32"``; products of ``"tf32"`` or
+    ``"bf16"`` numbers summed in float32, as tensor cores do; ``"int32"``. If they cannot be, a ValueError says in which
+    layer, and how many bits would do.
     """
     device = next(ann.parameters()).device
     inputs = tuple(x.detach().cpu().float() for x in (example if isinstance(example, tuple) else (example,)))
@@ -55,7 +66,27 @@ def snap(
     snapped = fit(network.to(device), plan, calibration=data, progress=progress).eval()
     if preprocess is not None:
         snapped.preprocess = preprocess
+    _check(snapped, inputs, arithmetic, plan)
     return snapped
+
+
+def _check(snapped: GraphNetwork, inputs: tuple[Tensor, ...], arithmetic: Arithmetic, plan: Plan) -> None:
+    """Refuse a network whose sums would not be exact."""
+    if arithmetic not in get_args(Arithmetic):
+        raise ValueError(f"arithmetic must be one of {', '.join(get_args(Arithmetic))}; got {arithmetic!r}")
+    levels = next((module.levels for module in snapped.modules() if isinstance(module, QCFS)), 1)
+    snn = convert(snapped, exact(levels), example=inputs if len(inputs) > 1 else inputs[0])
+    proof = prove(snapped, snn, steps=levels, inputs=inputs)
+    if proof.reasons:
+        raise ValueError("with these bits sums are not exact: " + "; ".join(proof.reasons[:3]))
+    for name, made in proof.sums.items():
+        over = made.excess(arithmetic)
+        if over > 0:
+            raise ValueError(
+                f"{name}: in {arithmetic} numbers may have {OPERANDS[arithmetic]} bits and sums "
+                f"{ACCUMULATORS[arithmetic]}; its weights have {made.weight_bits}, its inputs {made.input_bits}, its "
+                f"sums {made.bits} (without sign). bits={max(plan.bits[name] - over, FEWEST)} for it, or float32, would do"
+            )
 
 
 def _flattened(ann: nn.Module, inputs: tuple[Tensor, ...]) -> GraphNetwork:

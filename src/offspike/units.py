@@ -95,8 +95,9 @@ class _Absorb:
         raise ValueError(f"{node.target} is an input grid already: this network has been snapped")
 
     def _unknown(self, node: Node) -> None:
-        what = f"{node.target} ({type(self.old.get_submodule(node.target)).__name__})" * (node.kind == "module")
-        raise ValueError(f"snap cannot put {what or node.target} on a grid: say it with layers, sums, slices or pools")
+        layer = self._module(node)
+        what = node.target if layer is None else f"{node.target} ({type(layer).__name__})"
+        raise ValueError(f"snap cannot put {what} on a grid: say it with layers, sums, slices or pools")
 
     def _norm(self, node: Node) -> None:
         raise ValueError(f"{node.target} is a BatchNorm that is used more than once: give each use its own")
@@ -138,7 +139,7 @@ class _Absorb:
         """A sum in its place; the number that it divided by goes into the unit."""
         number = self._divisor(node)
         x = node.args[0].name
-        if number is None or _uniform(self.units[x]) is None and _along(self.units[x], 1) is None:
+        if number is None or _along(self.units[x], 1) is None:
             raise ValueError(f"{node.target} averages over windows of different sizes: pool without padding")
         new = self._sum_pool(node)
         if new is None:
@@ -166,10 +167,15 @@ class _Absorb:
         self._shape(node)
 
     def _sign(self, node: Node) -> None:
+        if self._unit_of(node.args[0]) is None:
+            return self._shape(node)
         self.units[node.name] = self.units[node.args[0].name]
         self._emit(self._renamed(node), node)
+        return None
 
     def _sum(self, node: Node) -> None:
+        if not isinstance(self.values[node.name], Tensor):
+            return self._shape(node)  # of sizes
         left, right = node.args[0], node.args[1] if len(node.args) > 1 else node.kwargs["other"]
         shape = self.values[node.name].shape
         in_place = node.target.startswith("operator.i") or node.target.endswith("_")
@@ -181,6 +187,7 @@ class _Absorb:
         kwargs = {key: value for key, value in node.kwargs.items() if key != "other"}
         self._emit(Node(node.name, node.kind, node.target, tuple(parts), self._mapped(kwargs)), node)
         self.units[node.name] = target
+        return None
 
     def _product(self, node: Node) -> None:
         """A number goes into the unit; a tensor becomes a layer."""
@@ -248,7 +255,8 @@ class _Absorb:
         """A side of a sum in the unit of the sum."""
         unit = self._unit_of(value)
         if unit is not None:
-            return self._in_unit(value.name, target if unit.shape == target.shape else _reduced(target, unit, node), node)
+            wanted = target if unit.shape == target.shape else _reduced(target, unit, node)
+            return self._in_unit(value.name, wanted, node)
         scaled = torch.as_tensor(self._number(value), dtype=torch.float64) / target[0]
         scaled = _smallest((scaled / CONSTANT_GRID).round() * CONSTANT_GRID)
         if scaled.numel() == 1:
