@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import offspike as osp
-from offspike.bounds import UNKNOWN, Sum, bits_for, survey
+from offspike.bounds import survey
 from offspike.capture import captured
 from offspike.grids import InputGrid, finest, significant_bits
+from offspike.reach import UNKNOWN, Sum, bits_for
 
 
 def grid(values):

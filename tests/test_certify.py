@@ -6,10 +6,12 @@ from functools import cache
 
 import pytest
 import torch
+from safetensors import safe_open
 from torch import nn
 
 import offspike as osp
 from offspike.checkpoint import Preprocess
+from offspike.page import write_page
 
 LEVELS = 4
 
@@ -215,7 +217,7 @@ def test_a_certificate_is_written_and_read(tmp_path):
 @pytest.mark.parametrize("content", ["", "[]", '{"format": 99}', '{"format": 1}', '{"format": 1, "layers": 3}'])
 def test_a_damaged_certificate_is_refused(tmp_path, content):
     (tmp_path / "c.json").write_text(content)
-    with pytest.raises(ValueError, match="certificate|format"):
+    with pytest.raises(ValueError, match=r"certificate|format"):
         osp.Certificate.from_json(tmp_path / "c.json")
 
 
@@ -229,6 +231,60 @@ def test_a_certificate_is_checked_again(tmp_path):
     again = osp.verify(certificate, ann, snn, loader=images().split(7))
     assert again.proved
     assert snn.certificate is again
+
+
+def test_the_file_holds_the_whole_numbers(tmp_path):
+    ann, snn = made()
+    osp.save(ann, tmp_path / "ann.safetensors", dtype="int8")
+    with safe_open(tmp_path / "ann.safetensors", framework="pt") as file:
+        header = json.loads(file.metadata()["offspike"])["integers"]
+        codes, scale = file.get_tensor("features.3.weight"), file.get_tensor("features.3.weight.scale")
+    layer = ann.get_submodule("features.3")
+    assert codes.dtype == torch.int8
+    assert torch.equal(codes.float() * scale.view(-1, 1, 1, 1), layer.weight)  # eight bits, and nothing is lost
+    exponents = torch.tensor(header["features.3"]["weight_exponent"], dtype=torch.float32)
+    assert torch.equal(scale, exponents.exp2())
+    certificate = certified(ann, snn)
+    neurons = header["features.2"]
+    assert neurons["membrane_bits"] == certificate.layers["features.2"].bound.membrane_bits
+    assert neurons["threshold"] == 2.0 ** -neurons["exponent"]
+    loaded = osp.load(tmp_path / "ann.safetensors")
+    osp.verify(certificate, loaded, osp.convert(loaded, osp.methods.exact(LEVELS)))
+
+
+@torch.no_grad()
+def test_potentials_stay_within_their_width():
+    """Random images and the worst ones: currents, sums and potentials of every layer as whole numbers."""
+    ann, snn = made()
+    bounds = {name: layer.bound for name, layer in certified(ann, snn).layers.items()}
+    seen = []
+    for name, layer in snn.layers.items():
+        layer.register_forward_hook(lambda m, args, out, name=name: seen.append((name, m, args[0])))
+    snn(torch.cat([images(), images().round() * 1000 - 500]), LEVELS)
+    for name, layer, current in seen:
+        steps = [current] * LEVELS if layer.steady else current.unflatten(0, (LEVELS, -1))
+        unit = 2.0 ** bounds[name].exponent
+        v = layer.policy(torch.stack([*steps]), layer.theta)
+        total = 0
+        for step in steps:
+            total = total + step
+            assert step.abs().max() / unit <= bounds[name].current
+            assert total.abs().max() / unit <= 2 ** bounds[name].sum_bits
+            v = v + step
+            assert v.abs().max() / unit < 2 ** (bounds[name].membrane_bits - 1)
+            v = torch.where(v >= layer.theta, v - layer.theta, v)
+
+
+def test_the_page_has_a_certificate(tmp_path):
+    ann, snn = made()
+    certificate = certified(ann, snn)
+    x = images()
+    report = osp.evaluate(snn, [(x, ann(x).argmax(1))], steps=LEVELS, reference=ann)
+    write_page(tmp_path / "r.html", title="A", reports={"exact": report}, provenance={}, certificate=certificate)
+    page = (tmp_path / "r.html").read_text()
+    assert "proved: equal bit for bit" in page
+    assert certificate.weights in page
+    assert "Membrane bits" in page
 
 
 def test_a_certificate_for_other_weights_or_data_is_refused():

@@ -115,3 +115,25 @@ def test_debug_shows_the_traceback(tmp_path):
     out = subprocess.run(command, capture_output=True, text=True, check=False)
     assert out.returncode == 1
     assert "Traceback" in out.stderr
+
+
+def test_certify_and_verify(offspike, model, tmp_path):
+    file, network, page = (tmp_path / name for name in ("c.json", "c.safetensors", "c.html"))
+    code, out, _ = offspike("certify", model, "--limit", 12, "--json", file, "--html", page)
+    assert code == 0
+    assert "proved: equal bit for bit for every input; seen on 12 samples" in out
+    assert "proved" in page.read_text()
+    code, out, _ = offspike("verify", file)
+    assert code == 0
+    assert "✓" in out
+    osp.save(osp.snap(osp.zoo.small(activation=osp.QCFS(2)), example=torch.rand(2, 1, 8, 8)), network)
+    code, _, error = offspike("verify", file, "--static")
+    assert code == 2
+    assert "for other weights" in error
+
+
+def test_certify_says_which_layer_needs_fewer_bits(offspike, model):
+    code, _, error = offspike("certify", model, "--limit", 12, "--bits", 16)
+    assert code == 2
+    assert "would do" in error
+    assert error.count("\n") == 1

@@ -13,12 +13,13 @@ neurons initial leaves thresholds corrections grids rounding
 methods graph obstacles
 capture layers batchwise pooling
 sites folding kinds
-rewrite units fitting bounds
-schedules
+rewrite averages reach rescaling
+units fitting bounds
+schedules integers
 network latency datasets
 surgery report checkpoint energy exits
 prepare convert record proof
-evaluate figures markup page zoo training train snap certificate certify
+evaluate figures markup seal page zoo training train snap certificate certify
 experiment doctor
 demo
 cli

@@ -21,7 +21,8 @@ from test_random_networks import Random, operation
 # A product with the image itself; F.linear with the weight of another layer.
 REFUSED = {"image meets spikes": "multiplies two values", "attributes": "snap cannot put F.linear"}
 # Layers without neurons between them: 8 bits become too many.
-LONG = {"mobilenet", "batch norm after relu", "pre-activation resnet", "densenet", "shared block", "patches"}
+LONG = {"pre-activation resnet", "densenet"}
+PROVED = [*sorted(LONG), "vision resnet", "cifar resnet", "u-net", "multi-head"]
 
 
 def tensors(output):
@@ -54,14 +55,13 @@ def weights(network):
     return {name: module for name, module in network.named_modules() if isinstance(module, kinds)}
 
 
-@pytest.mark.parametrize("pool", ["average", "gate"])
 @pytest.mark.parametrize("name", [n for n in ACCEPTED if n not in REFUSED])
 @torch.no_grad()
-def test_thresholds_are_absorbed_without_a_change_of_the_function(name, pool):
+def test_thresholds_are_absorbed_without_a_change_of_the_function(name):
     torch.manual_seed(0)
     make, shapes = ACCEPTED[name]
     inputs = tuple(torch.randn(5, *shape) for shape in shapes)
-    ann = trained(make(), inputs if len(inputs) > 1 else inputs[0], pool=pool)
+    ann = trained(make(), inputs if len(inputs) > 1 else inputs[0])
     network = _flattened(ann, inputs).double()
     grids = [_input_grid(network, x, None, 40) for x in inputs]  # so fine that it does not matter
     absorbed = absorb(network.float(), inputs, grids).double()
@@ -73,14 +73,15 @@ def test_thresholds_are_absorbed_without_a_change_of_the_function(name, pool):
     assert min(close) > 0.9  # a value next to a step of QCFS may fall on its other side
 
 
-@pytest.mark.parametrize("name", [n for n in ACCEPTED if n not in REFUSED])
+@pytest.mark.parametrize("pool", ["average", "gate"])
+@pytest.mark.parametrize("name", PROVED)
 @torch.no_grad()
-def test_the_gallery_snapped_is_proved(name):
+def test_the_gallery_snapped_is_proved(name, pool):
     torch.manual_seed(0)
     make, shapes = ACCEPTED[name]
     inputs = tuple(torch.randn(5, *shape) for shape in shapes)
     example = inputs if len(inputs) > 1 else inputs[0]
-    ann = trained(make(), example)
+    ann = trained(make(), example, pool=pool)
     snapped = osp.snap(ann, bits=3 if name in LONG else 8, example=example, input_bits=6 if name in LONG else 10)
     snn = osp.convert(snapped, osp.methods.exact(4), example=example)
     certificate = osp.certify(snapped, snn, [(example, None)])
@@ -96,7 +97,7 @@ def test_what_cannot_be_snapped_is_named(name):
 
 
 @given(program=st.lists(operation, min_size=1, max_size=4), levels=st.sampled_from([1, 2, 4]))
-@settings(max_examples=12)
+@settings(max_examples=8)
 @torch.no_grad()
 def test_random_networks_are_proved_or_too_long(program, levels):
     x = torch.randn(3, 2, 8, 8)
@@ -104,7 +105,8 @@ def test_random_networks_are_proved_or_too_long(program, levels):
     try:
         snapped = osp.snap(ann, bits=4, example=x, input_bits=6)
     except ValueError as error:
-        assert "are exact" in str(error) or "averages over" in str(error)
+        if "are exact" not in str(error):
+            raise
         return
     snn = osp.convert(snapped, osp.methods.exact(levels), example=x)
     certificate = osp.certify(snapped, snn, [x])

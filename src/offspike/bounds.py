@@ -1,9 +1,9 @@
 """How large and how fine the numbers in a network can be, from its weights alone: are its sums exact?
 
 Every value is followed as two facts, for any input: it is a whole multiple of ``2^grid``, and at most ``bound`` in
-absolute value. A sum of multiples of ``2^grid`` whose terms add up to at most ``bound`` (for a filter: its L1 norm times
-the largest input) needs ``log2(bound) − grid`` bits, whatever the order of its terms. While that is at most 24, float32
-makes no rounding error at all; products on tensor cores ask for weights and inputs that fit their formats as well.
+absolute value. A sum of multiples of ``2^grid`` whose terms add up to at most ``bound`` (for a filter: its L1 norm
+times the largest input) needs ``log2(bound) − grid`` bits, whatever the order of its terms. While that is at most 24,
+float32 makes no rounding error at all; tensor cores ask for weights and inputs that fit their formats as well.
 
 The bounds themselves are computed in float64, where the same argument makes them exact up to 53 bits.
 """
@@ -12,69 +12,19 @@ import math
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from offspike.activations import QCFS
+from offspike.averages import divisor
 from offspike.graph import GraphNetwork, Node, Ref, map_values
-from offspike.grids import InputGrid, Scale, finest, significant_bits
-from offspike.kinds import TRANSPOSED, bare, sort
+from offspike.grids import InputGrid, finest, significant_bits
+from offspike.kinds import bare, sort
+from offspike.reach import UNKNOWN, Reach, Sum, absolute, grid_of_sums
 
-__all__ = ["ACCUMULATORS", "OPERANDS", "UNKNOWN", "Reach", "Sum", "Survey", "bits_for", "survey"]
-
-ACCUMULATORS = {"float32": 24, "tf32": 24, "bf16": 24, "int32": 31}  # bits of an exact sum
-OPERANDS = {"float32": 24, "tf32": 11, "bf16": 8, "int32": 31}  # bits of an exact weight or input
-
-
-UNKNOWN = 10_000  # bits of a value of which nothing is known
-
-
-def bits_for(units: float) -> int:
-    """The least b with ``units <= 2^b``: whole numbers up to units fit into b bits and a sign."""
-    if not math.isfinite(units):
-        return UNKNOWN
-    mantissa, exponent = math.frexp(units)
-    return max(0, exponent - 1 if mantissa == 0.5 else exponent)
-
-
-class Reach(NamedTuple):
-    """What is known of one sample's value, element by element (``[1, …]``, float64)."""
-
-    grid: Tensor
-    bound: Tensor
-
-    @property
-    def units(self) -> float:
-        """The largest value as a multiple of its own grid; ∞ where nothing is known."""
-        units = torch.where(self.bound > 0, self.bound * (-self.grid).exp2(), 0.0)
-        return float(units.nan_to_num(nan=torch.inf, posinf=torch.inf).max())
-
-    @property
-    def bits(self) -> int:
-        """Bits that the largest value needs on its grid, without its sign."""
-        return bits_for(self.units)
-
-
-@dataclass(frozen=True)
-class Sum:
-    """The sums of one layer with weights: how many bits they, the weights and the inputs need (without sign)."""
-
-    bound: float  # the largest sum, in units of the finest grid of its channel
-    bits: int
-    weight_bits: int
-    input_bits: int
-
-    def excess(self, arithmetic: str) -> int:
-        """By how many bits a sum, a weight or an input is too long; 0 or less: it is exact."""
-        longest = max(self.weight_bits, self.input_bits)
-        return max(self.bits - ACCUMULATORS[arithmetic], longest - OPERANDS[arithmetic])
-
-    @property
-    def exact_in(self) -> tuple[str, ...]:
-        """The arithmetics that make no rounding error here."""
-        return tuple(name for name in ACCUMULATORS if self.excess(name) <= 0)
+__all__ = ["Survey", "survey"]
 
 
 @dataclass
@@ -151,8 +101,8 @@ class _Walk:
     def _synapse(self, node: Node) -> Reach:
         layer: Any = self.network.get_submodule(node.target)
         x = self._of(node.args[0])
-        bound = _absolute(layer)(x.bound.nan_to_num(posinf=1e300))
-        grid = _grid_of_sums(layer, x.grid).expand(bound.shape)
+        bound = absolute(layer)(x.bound.nan_to_num(posinf=1e300))
+        grid = grid_of_sums(layer, x.grid).expand(bound.shape)
         out = Reach(grid, bound)
         made = Sum(out.units, out.bits, significant_bits(layer.weight), x.bits)
         before = self.result.sums.get(node.target)
@@ -165,39 +115,13 @@ class _Walk:
         """A sum divided by the same number everywhere; exact if that is a power of two."""
         x = self._of(node.args[0])
         bound = self._run(node, x.bound)
-        ones = self._run(node, torch.ones_like(x.bound))
-        total = self._override(node)
-        number = 1.0 if total == 1 else self._window(node, x.bound)
-        powers = math.log2(number) if number else -math.inf
-        if powers != round(powers) if math.isfinite(powers) else True:
-            self.result.doubts.append(f"{node.target}: it divides by {number or 'different numbers'}, no power of two")
+        number = divisor(self.network, node, x.bound, bound, self.values.__getitem__)
+        powers = math.log2(number) if number else math.inf
+        if powers != round(powers) if number else True:
+            what = f"{number:g}, which is no power of two" if number else "different numbers"
+            self.result.doubts.append(f"{node.target}: it divides by {what}")
             powers = math.inf
-        grid = torch.full_like(ones, float(x.grid.min()) - powers)
-        return Reach(grid, bound)
-
-    def _override(self, node: Node) -> Any:
-        layer = self.network.get_submodule(node.target) if node.kind == "module" else None
-        return getattr(layer, "divisor_override", None) if layer else node.kwargs.get("divisor_override")
-
-    def _window(self, node: Node, x: Tensor) -> float | None:
-        """The number of values in each window; None where windows differ."""
-        probe = torch.zeros_like(x)
-        places = [size // 2 for size in x.shape[2:]]
-        probe[(0, 0, *places)] = 1.0
-        shares = self._run(node, probe)
-        nonzero = shares[shares > 0]
-        whole = self._run(node, torch.ones_like(x))
-        same = bool((whole == whole.max()).all()) or self._includes_padding(node)
-        if not len(nonzero) or not same or not bool((nonzero == nonzero[0]).all()):
-            return None
-        number = 1 / float(nonzero[0])
-        return float(round(number)) if abs(number - round(number)) < 1e-6 * number else None
-
-    def _includes_padding(self, node: Node) -> bool:
-        layer: Any = self.network.get_submodule(node.target) if node.kind == "module" else None
-        names = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad")
-        options = dict(zip(names, node.args[1:], strict=False)) | node.kwargs if layer is None else vars(layer)
-        return bool(options.get("count_include_pad", True)) and not options.get("ceil_mode", False)
+        return Reach(torch.full_like(bound, float(x.grid.min()) - powers), bound)
 
     def _maximum(self, node: Node) -> Reach:
         x = self._of(node.args[0])
@@ -205,14 +129,7 @@ class _Walk:
         return Reach(torch.full_like(bound, float(x.grid.min())), bound)
 
     def _mean(self, node: Node) -> Reach:
-        x = self._of(node.args[0])
-        bound = self._run(node, x.bound)
-        number = x.bound.numel() / bound.numel()
-        powers = math.log2(number)
-        if powers != round(powers):
-            self.result.doubts.append(f"{node.target}: it divides by {number:g}, which is no power of two")
-            powers = math.inf
-        return Reach(torch.full_like(bound, float(x.grid.min()) - powers), bound)
+        return self._average(node)
 
     def _total(self, node: Node) -> Reach:
         x = self._of(node.args[0])
@@ -306,44 +223,3 @@ def _paired(grid: Any, bound: Any) -> Any:
     if isinstance(bound, tuple | list) and type(bound) in (tuple, list):
         return type(bound)(_paired(g, b) for g, b in zip(grid, bound, strict=True))
     return bound
-
-
-def _absolute(layer: Any) -> nn.Module:
-    """The layer with the absolute values of its weights, in float64: what it makes of bounds is a bound."""
-    copy: nn.Module = deepcopy(layer).cpu().double()
-    for parameter in copy.parameters():
-        parameter.data = parameter.abs()
-    if isinstance(copy, Scale):
-        return _Plain(copy)
-    return copy
-
-
-class _Plain(nn.Module):
-    """A `Scale` in float64."""
-
-    def __init__(self, scale: Scale) -> None:
-        super().__init__()
-        self.scale = scale
-
-    def forward(self, x: Tensor) -> Tensor:
-        bias = 0 if self.scale.bias is None else self.scale.bias
-        return x * self.scale.weight + bias
-
-
-def _grid_of_sums(layer: Any, grid: Tensor) -> Tensor:
-    """The grid of each output channel: the finest product, or the bias. Shaped to broadcast to the output."""
-    weight = finest(layer.weight.cpu())
-    bias = None if layer.bias is None else finest(layer.bias.cpu())
-    if isinstance(layer, Scale):
-        out = (weight + grid).nan_to_num(nan=torch.inf)
-        return out if bias is None else torch.minimum(out, bias)
-    linear = isinstance(layer, nn.Linear)
-    inputs = (grid.flatten(0, -2) if linear else grid.movedim(1, -1).flatten(0, -2)).amin(0)
-    groups = getattr(layer, "groups", 1)
-    if isinstance(layer, TRANSPOSED):
-        weight = weight.unflatten(0, (groups, -1)).movedim(2, 1).flatten(0, 1)
-    per_pair = weight.flatten(2).amin(2) if weight.ndim > 2 else weight
-    sums = per_pair.unflatten(0, (groups, -1)) + inputs.view(groups, 1, -1)
-    out = sums.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf).amin(2).flatten()
-    out = out if bias is None else torch.minimum(out, bias)
-    return out if linear else out.view(-1, *[1] * (grid.ndim - 2))

@@ -115,7 +115,9 @@ def verify(
 
 def fingerprint(snn: SpikingNetwork) -> str:
     """A hash of the graph, weights and thresholds of a network, the same on every device."""
-    network = captured(snn.model, None if snn.input_shape is None else torch.zeros(1, *snn.input_shape))
+    device = next(iter(snn.state_dict().values())).device
+    shape = snn.input_shape
+    network = captured(snn.model, None if shape is None else torch.zeros(1, *shape, device=device))
     made = hashlib.sha256(json.dumps(network.graph.to_json(), sort_keys=True).encode())
     for name, tensor in sorted(network.state_dict().items()):
         made.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())

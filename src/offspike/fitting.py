@@ -5,7 +5,7 @@ that its predecessors left (least squares), then its weights are rounded with co
 is left of the mean (bias correction).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -59,7 +59,8 @@ def fit(
         if sort(node, network) == "synapse":
             layer = rounded.get_submodule(node.target)
             exact = network.get_submodule(node.target)
-            _fit_layer(layer, exact, *(run.argument(node) for run in runs), _bits(layer, plan, node.target), plan.per)
+            wanted, given = (run.argument(node) for run in runs)
+            _fit_layer(layer, exact, wanted, given, bits=_bits(layer, plan, node.target), per=plan.per)
             done += 1
             if progress is not None:
                 progress(node.target, done, len(synapses))
@@ -108,7 +109,7 @@ class _Moments:
     count: int
 
 
-def _fit_layer(layer: Any, exact: Any, wanted: Tensor, given: Tensor, bits: int, per: Per) -> None:
+def _fit_layer(layer: Any, exact: Any, wanted: Tensor, given: Tensor, *, bits: int, per: Per) -> None:
     """Round ``layer``, which is given ``given`` where the exact one is given ``wanted``."""
     reference = deepcopy(exact).float()
     moments = None if isinstance(layer, (Scale, *TRANSPOSED)) else _moments(reference, wanted, given)
@@ -124,7 +125,7 @@ def _fit_layer(layer: Any, exact: Any, wanted: Tensor, given: Tensor, bits: int,
     layer.bias = nn.Parameter(bias)
     layer.float()
     off = torch.zeros(_channels(layer), dtype=torch.float64, device=given.device)
-    for a, b in zip(wanted.split(CHUNK), given.split(CHUNK), strict=True):
+    for a, b in _pieces(wanted, given):
         difference = (reference(a) - layer(b)).double().movedim(channel, 0).flatten(1)
         off += difference.mean(1) * len(a) / len(wanted)
     corrected = bias + (off.view(bias.shape) if off.numel() == bias.numel() else off.mean())
@@ -141,7 +142,7 @@ def _round(layer: Any, *, bits: int, per: Per, moments: _Moments | None) -> None
 def _round_weight(layer: Any, *, bits: int, per: Per, moments: _Moments | None) -> Tensor:
     """Put the weight on its grid, in place; returns k of each output channel."""
     rows = _rows(layer)
-    parts = rows.unflatten(0, (getattr(layer, "groups", 1) if moments else 1, -1))
+    parts = rows.reshape(getattr(layer, "groups", 1) if moments else 1, -1, rows.shape[1])
     new, ks = [], []
     for group, part in enumerate(parts):
         if moments is None:
@@ -174,7 +175,7 @@ def _moments(reference: Any, wanted: Tensor, given: Tensor) -> _Moments:
     error: list[Any] = [0.0] * groups
     count = 0
     means = [_patches(reference, x[:CHUNK]).mean(1, keepdim=True) for x in (wanted, given)]
-    for a, b in zip(wanted.split(CHUNK), given.split(CHUNK), strict=True):
+    for a, b in _pieces(wanted, given):
         x = _patches(reference, b)
         missing = (reference(a) - reference(b)).movedim(channel, 0).flatten(1)
         x = x - means[1]  # the mean is the bias's business
@@ -184,6 +185,11 @@ def _moments(reference: Any, wanted: Tensor, given: Tensor) -> _Moments:
             error[g] = error[g] + (lack @ part.T).double()
         count += x.shape[1]
     return _Moments(hessian, error, count)
+
+
+def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    for start in range(0, len(tensors[0]), CHUNK):
+        yield tuple(x[start : start + CHUNK] for x in tensors)
 
 
 def _patches(layer: Any, x: Tensor) -> Tensor:
@@ -218,14 +224,14 @@ def _rows(layer: Any) -> Tensor:
     if isinstance(layer, Scale):
         return weight.reshape(-1, 1)
     if isinstance(layer, TRANSPOSED):
-        return weight.unflatten(0, (layer.groups, -1)).movedim(2, 1).flatten(0, 1).flatten(1)
+        return weight.reshape(layer.groups, -1, *weight.shape[1:]).movedim(2, 1).flatten(0, 1).flatten(1)
     return weight.flatten(1)
 
 
 def _set_rows(layer: Any, rows: Tensor) -> None:
     weight = layer.weight
     if isinstance(layer, TRANSPOSED):
-        split = rows.unflatten(0, (layer.groups, -1)).unflatten(2, (-1, *weight.shape[2:]))
+        split = rows.reshape(layer.groups, weight.shape[1], -1, *weight.shape[2:])
         layer.weight = nn.Parameter(split.movedim(1, 2).flatten(0, 1))
     else:
         layer.weight = nn.Parameter(rows.view(weight.shape))

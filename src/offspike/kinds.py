@@ -1,10 +1,8 @@
 """What each node of a graph does to numbers: enough to follow scales, grids and bounds through a network."""
 
-import math
 from typing import Any, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from offspike.activations import Activation
 from offspike.graph import GraphNetwork, Node
@@ -12,7 +10,7 @@ from offspike.grids import InputGrid, Scale
 from offspike.layers import SpikingLayer
 from offspike.pooling import GatedMaxPool
 
-__all__ = ["SYNAPSES", "Sort", "bare", "divisor", "sort"]
+__all__ = ["SYNAPSES", "Sort", "bare", "sort"]
 
 Sort = Literal[
     "input", "output", "constant", "grid", "synapse", "neuron", "average", "maximum", "mean", "total", "sum", "product",
@@ -29,53 +27,13 @@ _SHAPE_LAYERS = (
     nn.ZeroPad2d, nn.ZeroPad3d, nn.ReflectionPad1d, nn.ReflectionPad2d, nn.Dropout, nn.Dropout1d, nn.Dropout2d,
     nn.Dropout3d,
 )  # fmt: skip
-_SHAPES = frozenset(
-    [
-        "shape",
-        "ndim",
-        "size",
-        "dim",
-        "numel",
-        "getitem",
-        "cat",
-        "concat",
-        "stack",
-        "chunk",
-        "split",
-        "narrow",
-        "flatten",
-        "unflatten",
-        "reshape",
-        "view",
-        "permute",
-        "transpose",
-        "squeeze",
-        "unsqueeze",
-        "flip",
-        "roll",
-        "select",
-        "unbind",
-        "movedim",
-        "swapaxes",
-        "repeat",
-        "expand",
-        "expand_as",
-        "view_as",
-        "clone",
-        "contiguous",
-        "detach",
-        "pad",
-        "dropout",
-        "dropout1d",
-        "dropout2d",
-        "dropout3d",
-        "pixel_shuffle",
-        "pixel_unshuffle",
-        "channel_shuffle",
-        "floordiv",
-        "mod",
-    ]
-)
+_SHAPES = (
+    "shape", "ndim", "size", "dim", "numel", "getitem", "cat", "concat", "stack", "chunk", "split", "narrow",
+    "flatten", "unflatten", "reshape", "view", "permute", "transpose", "squeeze", "unsqueeze", "flip", "roll",
+    "select", "unbind", "movedim", "swapaxes", "repeat", "expand", "expand_as", "view_as", "clone", "contiguous",
+    "detach", "pad", "dropout", "dropout1d", "dropout2d", "dropout3d", "pixel_shuffle", "pixel_unshuffle",
+    "channel_shuffle", "floordiv", "mod",
+)  # fmt: skip
 _FUNCTIONS: dict[str, Sort] = {
     **dict.fromkeys(_SHAPES, "shape"),
     **dict.fromkeys(("add", "sub"), "sum"),
@@ -120,11 +78,3 @@ def _of_layer(layer: nn.Module) -> Sort:
         (_NORMS, "norm"), (_SHAPE_LAYERS, "shape"), (InputGrid, "grid"),
     ]  # fmt: skip
     return next((sort for kinds, sort in table if isinstance(layer, kinds)), "unknown")
-
-
-def divisor(average: Tensor, total: Tensor) -> float | None:
-    """By what an average pool divides, the same everywhere: its result for ones against that of a plain sum."""
-    numbers = total / average
-    first = float(numbers.flatten()[0])
-    same = bool(torch.allclose(numbers, torch.full_like(numbers, first))) and math.isfinite(first)
-    return float(round(first)) if same else None

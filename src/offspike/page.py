@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Literal
 
 from offspike import figures as draw
 from offspike import markup
+from offspike.certificate import Certificate
 from offspike.record import LayerRecord
 from offspike.report import Report
+from offspike.seal import certificate_section
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,11 +60,13 @@ def write_page(
     records: dict[str, dict[str, LayerRecord]] | None = None,
     provenance: dict[str, str],
     figures: "Mapping[str, Figure] | None" = None,
+    certificate: Certificate | None = None,
 ) -> None:
     """Write the page on ``reports``, by name of the method.
 
     ``records`` adds offset spikes (by method, then layer); ``figures`` adds figures under their captions, such as a
-    ``membrane_trace``; ``provenance`` says how it was made: command, versions, data, samples, seed.
+    ``membrane_trace``; ``certificate`` adds what ``osp.certify`` proved; ``provenance`` says how it was made: command,
+    versions, data, samples, seed.
     """
     if not reports:
         raise ValueError("a page needs at least one report")
@@ -72,6 +76,7 @@ def write_page(
         "Offset spikes": _offset_spikes(records or {}),
         "Firing rates": _firing_rates(reports),
         "A closer look": markup.grid(markup.figure(text, "", figure) for text, figure in (figures or {}).items()),
+        "Certificate": certificate_section(certificate) if certificate else "",
         "How it was made": markup.definitions(provenance),
     }
     shown = {name: body for name, body in sections.items() if body}

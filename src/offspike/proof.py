@@ -1,48 +1,33 @@
 """The proof that a spiking network equals its ANN bit for bit at T = ρ = L: its premises, checked one by one.
 
 If every sum is exact, layer l of the ANN computes ``z = W·a + b`` and the spiking one ``I(1) + … + I(ρ) = ρ·z`` from
-neurons that fire ``k = ρ·a/θ`` times; `initial.Exact` makes each neuron fire ``clip(⌊Σ I/θ + ½⌋, 0, ρ)`` times, which is
-the ANN's own answer at L = ρ; and so on, layer by layer, to the logits (docs/theory.md). What has to be checked is that
-sums are exact, and that nothing in the two networks is different.
+neurons that fire ``k = ρ·a/θ`` times; `initial.Exact` makes each neuron fire ``clip(⌊Σ I/θ + ½⌋, 0, ρ)`` times, which
+is the ANN's own answer at L = ρ; and so on, layer by layer, to the logits (docs/theory.md). What has to be checked is
+that sums are exact, and that nothing in the two networks is different.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from offspike.activations import QCFS
-from offspike.bounds import UNKNOWN, Reach, Sum, Survey, bits_for, survey
+from offspike.bounds import Survey, survey
 from offspike.capture import captured
 from offspike.graph import GraphNetwork
 from offspike.grids import finest
 from offspike.initial import Exact
+from offspike.integers import NeuronBound, neuron_bound, potential_grid, potential_reach
 from offspike.layers import SpikingLayer
 from offspike.network import SpikingNetwork
 from offspike.neurons import IF
+from offspike.reach import UNKNOWN, Reach, Sum
 
-__all__ = ["NeuronBound", "Proof", "prove"]
+__all__ = ["Proof", "prove"]
 
 PRECISION = {torch.float32: 24, torch.float64: 53}
 PLACES = ("first", "near", "middle")  # of v(0): whole multiples of known numbers
-
-
-@dataclass(frozen=True)
-class NeuronBound:
-    """One neuron layer in whole numbers: potentials are multiples of ``2^exponent``, and θ is ``threshold`` of them.
-
-    ``current`` is the largest input of one step in the same unit; ``sum_bits`` are those of its sum over ρ steps, and
-    ``membrane_bits`` those of the potential with its sign, whatever the input. Of channels with different grids the
-    widest is meant.
-    """
-
-    exponent: int
-    threshold: int
-    current: int
-    sum_bits: int
-    membrane_bits: int
 
 
 @dataclass(frozen=True)
@@ -57,7 +42,8 @@ class Proof:
 def prove(ann: nn.Module, snn: SpikingNetwork, *, steps: int, inputs: tuple[Tensor, ...]) -> Proof:
     """Look for a premise that does not hold; ``inputs`` show the shapes."""
     inputs = tuple(x[:1].detach().cpu() for x in inputs)
-    example = inputs if len(inputs) > 1 else inputs[0]
+    here = tuple(x.to(next(ann.parameters()).device) for x in inputs)
+    example = here if len(here) > 1 else here[0]
     try:
         network = captured(ann, example)
         spiking = captured(snn.model, example)
@@ -146,7 +132,7 @@ def _neuron(
     rho, reasons = layer.policy.rho or levels, []
     if not math.isfinite(spikes.units) or not math.isfinite(numbers.units):
         return None, []
-    grid = torch.minimum(spikes.grid, theta.log2() - 1)
+    grid = potential_grid(spikes, theta)
     total = Reach(grid, rho * (spikes.bound + theta))
     if total.bits > limit:
         reasons.append(
@@ -156,10 +142,10 @@ def _neuron(
     count = Reach(torch.minimum(numbers.grid, (theta / (2 * levels)).log2()), numbers.bound + theta / levels)
     if count.bits > limit:
         reasons.append(f"{name}: the ANN's pre-activations need {count.bits} bits, {limit} are exact")
-    reach = 2 * rho * (spikes.bound + theta) + 2 * theta  # of |v(t)|: |v(0)| is at most ρ(|I| + θ) + 2θ
+    reach = potential_reach(spikes, theta, rho)
     if isinstance(layer.policy, Exact) and not _potential(layer.policy, grid, theta, reach, limit):
         reasons.append(f"{name}: potentials reach {float((reach / theta).max()):.0f} θ: rounding could tip a spike")
-    return _in_whole_numbers(theta, grid, spikes, total, reach), reasons
+    return neuron_bound(spikes, theta, rho), reasons
 
 
 def _potential(policy: Exact, grid: Tensor, theta: Tensor, reach: Tensor, limit: int) -> bool:
@@ -171,15 +157,3 @@ def _potential(policy: Exact, grid: Tensor, theta: Tensor, reach: Tensor, limit:
     fine = Reach(torch.minimum(grid - 1, parts), reach)
     power = policy.rho & (policy.rho - 1) == 0
     return policy.place in PLACES and power and fine.bits <= limit
-
-
-def _in_whole_numbers(theta: Tensor, grid: Tensor, spikes: Reach, total: Reach, reach: Tensor) -> NeuronBound:
-    units: dict[str, Any] = {"theta": theta, "current": spikes.bound, "reach": reach}
-    most = {name: float((value * (-grid).exp2()).max()) for name, value in units.items()}
-    return NeuronBound(
-        exponent=int(grid.min()),
-        threshold=math.ceil(most["theta"]),
-        current=math.ceil(most["current"]),
-        sum_bits=total.bits,
-        membrane_bits=bits_for(most["reach"]) + 1,
-    )

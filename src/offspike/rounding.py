@@ -67,4 +67,4 @@ def compensated(rows: Tensor, k: Tensor, bits: int, hessian: Tensor) -> Tensor:
 
 
 def _largest(bits: int) -> int:
-    return 2 ** (bits - 1) - 1
+    return int(2 ** (bits - 1)) - 1

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from offspike.activations import QCFS
-from offspike.bounds import ACCUMULATORS, OPERANDS
 from offspike.capture import captured
 from offspike.convert import convert
 from offspike.fitting import Plan, fit
@@ -18,6 +17,7 @@ from offspike.grids import InputGrid, Scale
 from offspike.kinds import sort
 from offspike.methods import exact
 from offspike.proof import prove
+from offspike.reach import ACCUMULATORS, OPERANDS
 from offspike.rounding import Per
 from offspike.units import absorb
 
@@ -75,7 +75,8 @@ def _check(snapped: GraphNetwork, inputs: tuple[Tensor, ...], arithmetic: Arithm
     if arithmetic not in get_args(Arithmetic):
         raise ValueError(f"arithmetic must be one of {', '.join(get_args(Arithmetic))}; got {arithmetic!r}")
     levels = next((module.levels for module in snapped.modules() if isinstance(module, QCFS)), 1)
-    snn = convert(snapped, exact(levels), example=inputs if len(inputs) > 1 else inputs[0])
+    here = tuple(x.to(next(snapped.parameters()).device) for x in inputs)
+    snn = convert(snapped, exact(levels), example=here if len(here) > 1 else here[0])
     proof = prove(snapped, snn, steps=levels, inputs=inputs)
     if proof.reasons:
         raise ValueError("with these bits sums are not exact: " + "; ".join(proof.reasons[:3]))
@@ -85,7 +86,7 @@ def _check(snapped: GraphNetwork, inputs: tuple[Tensor, ...], arithmetic: Arithm
             raise ValueError(
                 f"{name}: in {arithmetic} numbers may have {OPERANDS[arithmetic]} bits and sums "
                 f"{ACCUMULATORS[arithmetic]}; its weights have {made.weight_bits}, its inputs {made.input_bits}, its "
-                f"sums {made.bits} (without sign). bits={max(plan.bits[name] - over, FEWEST)} for it, or float32, would do"
+                f"sums {made.bits} (without sign). bits={max(plan.bits[name] - over, FEWEST)} would do, or float32"
             )
 
 
@@ -130,8 +131,10 @@ def _bits(network: GraphNetwork, bits: int | Mapping[str, int]) -> dict[str, int
             raise ValueError(f"bits must be a whole number from {FEWEST} to {MOST}, got {number!r}")
         if start and not any(name == start or name.startswith(f"{start}.") for name in names):
             raise ValueError(f"bits are given for {start!r}, but there is no such layer; layers are {', '.join(names)}")
-    fitting = lambda name: [s for s in by_name if not s or name == s or name.startswith(f"{s}.")]  # noqa: E731
-    return {name: by_name[max(fitting(name), key=len)] for name in names}
+    return {
+        name: by_name[max((start for start in by_name if f"{name}.".startswith(f"{start}." if start else "")), key=len)]
+        for name in names
+    }
 
 
 @torch.no_grad()

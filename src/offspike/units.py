@@ -15,9 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from offspike.activations import QCFS
+from offspike.averages import divisor, sum_pool
 from offspike.graph import Graph, GraphNetwork, Node, Ref, map_values
 from offspike.grids import InputGrid, Scale
-from offspike.kinds import TRANSPOSED, bare, divisor, sort
+from offspike.kinds import bare, sort
+from offspike.rescaling import along, filled_up, reduced, rescale, smallest
 
 __all__ = ["absorb"]
 
@@ -112,26 +114,21 @@ class _Absorb:
     def _synapse(self, node: Node) -> None:
         layer = deepcopy(self.old.get_submodule(node.target))
         x = node.args[0].name
-        along = -1 if isinstance(layer, nn.Linear) else 1
-        unit = _along(self.units[x], along)
-        if unit is None and not isinstance(layer, Scale):
-            unit = self.units[x].log().mean().exp().expand(self.units[x].shape[along])
-            source = self._in_unit(x, unit.mean().expand(self.units[x].shape), node)
-        else:
-            source = self.refs[x]
         out = self.wishes.get(node.name, torch.ones(())).expand(self.values[node.name].shape)
-        wanted = _along(out, along)
-        if wanted is None:
-            wanted = out.log().mean().exp().expand(out.shape[along])
-            out = wanted[0].expand(out.shape)
+        source = self.refs[x]
         if isinstance(layer, Scale):
-            factor = (self.units[x] / out)[0]
-            layer.weight.data = _smallest(layer.weight.double() * factor)
-            layer.bias = None if layer.bias is None else nn.Parameter(_smallest(layer.bias.double() / out[0]))
-            source = self.refs[x]
+            layer.weight.data = smallest(layer.weight.double() * (self.units[x] / out)[0])
+            layer.bias = None if layer.bias is None else nn.Parameter(smallest(layer.bias.double() / out[0]))
         else:
-            assert unit is not None
-            _rescale(layer, unit, wanted)
+            axis = -1 if isinstance(layer, nn.Linear) else 1
+            unit, wanted = along(self.units[x], axis), along(out, axis)
+            if unit is None:  # thresholds differ within a channel
+                one = self.units[x].log().mean().exp()
+                unit, source = one.expand(self.units[x].shape[axis]), self._in_unit(x, one, node)
+            if wanted is None:
+                out = out.log().mean().exp().expand(out.shape)
+                wanted = out.flatten()[:1].expand(out.shape[axis])
+            rescale(layer, unit, wanted)
         self._layer(replace(node, args=(source,)), layer)
         self.units[node.name] = out
 
@@ -139,9 +136,9 @@ class _Absorb:
         """A sum in its place; the number that it divided by goes into the unit."""
         number = self._divisor(node)
         x = node.args[0].name
-        if number is None or _along(self.units[x], 1) is None:
+        if number is None or along(self.units[x], 1) is None:
             raise ValueError(f"{node.target} averages over windows of different sizes: pool without padding")
-        new = self._sum_pool(node)
+        new = sum_pool(self.old, self._renamed(node), self.values[x], self.values[node.name], self.refs[x])
         if new is None:
             return self._shape(node)
         if isinstance(new, nn.Module):
@@ -155,7 +152,7 @@ class _Absorb:
         number = self._divisor(node)
         unit = self.old.call(node, *self._filled(node, self.units))
         self._emit(replace(self._renamed(node), target=node.target.replace("mean", "sum")), node)
-        self.units[node.name] = unit / number
+        self.units[node.name] = unit / (number or 1.0)
 
     def _total(self, node: Node) -> None:
         self._emit(self._renamed(node), node)
@@ -207,14 +204,14 @@ class _Absorb:
         weight = torch.as_tensor(number, dtype=torch.float64)
         out = self.wishes.get(node.name, torch.ones(())).expand(self.values[node.name].shape)
         name = self._free(f"{node.name}_scale")
-        self.leaves[name] = Scale(_smallest((weight * self.units[x] / out)[0]))
+        self.leaves[name] = Scale(smallest((weight * self.units[x] / out)[0]))
         self._emit(Node(node.name, "module", name, (self.refs[x],)), node)
         self.units[node.name] = out
         return None
 
     def _shape(self, node: Node) -> None:
         unit = self.old.call(node, *self._filled(node, self.units))
-        self.units[node.name] = map_values(unit, _filled_up)
+        self.units[node.name] = map_values(unit, filled_up)
         if node.kind == "module":
             self._layer(self._renamed(node), deepcopy(self.old.get_submodule(node.target)))
         else:
@@ -255,10 +252,10 @@ class _Absorb:
         """A side of a sum in the unit of the sum."""
         unit = self._unit_of(value)
         if unit is not None:
-            wanted = target if unit.shape == target.shape else _reduced(target, unit, node)
+            wanted = target if unit.shape == target.shape else reduced(target, unit, node)
             return self._in_unit(value.name, wanted, node)
         scaled = torch.as_tensor(self._number(value), dtype=torch.float64) / target[0]
-        scaled = _smallest((scaled / CONSTANT_GRID).round() * CONSTANT_GRID)
+        scaled = smallest((scaled / CONSTANT_GRID).round() * CONSTANT_GRID)
         if scaled.numel() == 1:
             return float(scaled)
         name = self._free(f"{node.name}_constant")
@@ -273,55 +270,16 @@ class _Absorb:
             return self.refs[name]
         owner = node.target if node.kind == "module" else self.refs[name].name
         path = self._free(f"{owner}_scale")
-        self.leaves[path] = Scale(_smallest((unit / wanted)[0]))
+        self.leaves[path] = Scale(smallest((unit / wanted)[0]))
         self.nodes.append(Node(self._free_node(path), "module", path, (self.refs[name],)))
         return Ref(self.nodes[-1].name)
-
-    def _sum_pool(self, node: Node) -> nn.Module | Node | None:
-        """A pool that sums where this one averages; None where PyTorch has none (1-d)."""
-        if "1d" in bare(node) or "1d" in type(self._module(node)).__name__.lower():
-            return None
-        layer = self._module(node)
-        size, out = (self.values[name].shape[2:] for name in (node.args[0].name, node.name))
-        window = tuple(a // b for a, b in zip(size, out, strict=True))
-        if isinstance(layer, nn.AvgPool2d | nn.AvgPool3d):
-            layer = deepcopy(layer)
-            layer.divisor_override = 1
-            return layer
-        if layer is not None:
-            return (nn.AvgPool2d if len(size) == 2 else nn.AvgPool3d)(window, divisor_override=1)
-        x = self.refs[node.args[0].name]
-        if bare(node).startswith("adaptive"):
-            return Node(node.name, "function", f"F.avg_pool{len(size)}d", (x, window), {"divisor_override": 1})
-        names = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad")
-        options = self._mapped(dict(zip(names, node.args[1:], strict=False)) | node.kwargs)
-        return Node(node.name, "function", node.target, (x,), {**options, "divisor_override": 1})
 
     def _module(self, node: Node) -> nn.Module | None:
         return self.old.get_submodule(node.target) if node.kind == "module" else None
 
     def _divisor(self, node: Node) -> float | None:
-        """By what an average divides; None where that depends on the place."""
         before, after = self.values[node.args[0].name], self.values[node.name]
-        if bare(node) == "mean":
-            return before.numel() / after.numel()
-        layer, ones = self._module(node), torch.ones_like(before)
-        adaptive = bare(node).startswith("adaptive") or type(layer).__name__.startswith("Adaptive")
-        sizes = list(zip(before.shape[2:], after.shape[2:], strict=True))
-        if adaptive or (after.ndim == 3 and layer is not None):
-            plain = adaptive or (getattr(layer, "padding", (0,)) == (0,) and not getattr(layer, "ceil_mode", False))
-            whole = all(a % b == 0 for a, b in sizes) if adaptive else plain
-            window = [a // b for a, b in sizes] if adaptive else list(getattr(layer, "kernel_size", ()))
-            return float(torch.tensor(window).prod()) if whole else None
-        args, kwargs = self._filled(node, {**self.values, node.args[0].name: ones})
-        if layer is None:
-            names = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
-            options = dict(zip(names, args[1:], strict=False)) | kwargs
-            pool = self.old.call(node, args[:1], options)
-            return divisor(pool, self.old.call(node, args[:1], {**options, "divisor_override": 1}))
-        total = deepcopy(layer)
-        total.divisor_override = 1  # type: ignore[assignment]
-        return divisor(layer(ones), total(ones))
+        return divisor(self.old, node, before, after, self.values.__getitem__)
 
     def _filled(self, node: Node, values: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         fill = lambda leaf: self._value(leaf.name, values) if isinstance(leaf, Ref) else leaf  # noqa: E731
@@ -371,52 +329,3 @@ def _values(network: GraphNetwork, inputs: tuple[Tensor, ...]) -> dict[str, Any]
         args, kwargs = map_values(node.args, fill), map_values(node.kwargs, fill)
         values[node.name] = waiting.pop(0).clone() if node.kind == "input" else network.call(node, args, kwargs)
     return values
-
-
-def _rescale(layer: Any, unit: Tensor, wanted: Tensor) -> None:
-    """Input in ``unit`` for each input channel, output in ``wanted`` for each output channel."""
-    weight = layer.weight.double()
-    if isinstance(layer, TRANSPOSED):
-        per_group = weight.unflatten(0, (layer.groups, -1)) / wanted.view(layer.groups, 1, -1, *[1] * (weight.ndim - 2))
-        weight = per_group.flatten(0, 1) * unit.view(-1, *[1] * (weight.ndim - 1))
-    else:
-        groups = getattr(layer, "groups", 1)
-        per_group = weight.unflatten(0, (groups, -1)) * unit.view(groups, 1, -1, *[1] * (weight.ndim - 2))
-        weight = per_group.flatten(0, 1) / wanted.view(-1, *[1] * (weight.ndim - 1))
-    layer.weight = nn.Parameter(weight)
-    layer.bias = None if layer.bias is None else nn.Parameter(layer.bias.double() / wanted)
-
-
-def _along(unit: Tensor, axis: int) -> Tensor | None:
-    """The unit of each channel; None where it is not the same all over a channel."""
-    rows = unit.movedim(axis, 0).flatten(1)
-    return rows[:, 0].clone() if bool((rows == rows[:, :1]).all()) else None
-
-
-def _uniform(unit: Tensor) -> float | None:
-    first = unit.flatten()[0]
-    return float(first) if bool((unit == first).all()) else None
-
-
-def _smallest(values: Tensor) -> Tensor:
-    """The same values for a sample in as few numbers as broadcast to it."""
-    if _uniform(values) is not None:
-        return values.flatten()[:1].clone()
-    if values.ndim > 1 and (channels := _along(values, 0)) is not None:
-        return channels.view(-1, *[1] * (values.ndim - 1))
-    return values.clone()
-
-
-def _reduced(target: Tensor, unit: Tensor, node: Node) -> Tensor:
-    """The unit of a sum for a side that is broadcast in it."""
-    one = _uniform(target)
-    if one is None:
-        raise ValueError(f"{node.target} adds values of different shapes and thresholds: give them one threshold")
-    return torch.full_like(unit, one)
-
-
-def _filled_up(unit: Any) -> Any:
-    """Padding has no unit of its own: zero is zero in any."""
-    if not isinstance(unit, Tensor) or not unit.is_floating_point() or not unit.numel():
-        return unit
-    return torch.where(unit == 0, unit.max(), unit)

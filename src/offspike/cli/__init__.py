@@ -6,7 +6,7 @@ import sys
 import typer
 from rich.console import Console
 
-from offspike.cli import look, measure, show, train
+from offspike.cli import look, measure, prove, show, train
 
 __all__ = ["app", "main"]
 
@@ -16,7 +16,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for command in (show.demo, train.train, measure.evaluate, measure.analyze, look.models, look.doctor):
+COMMANDS = (
+    show.demo, train.train, measure.evaluate, measure.analyze, prove.certify, prove.verify, look.models, look.doctor,
+)  # fmt: skip
+for command in COMMANDS:
     app.command()(command)
 
 
