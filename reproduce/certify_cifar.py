@@ -4,8 +4,9 @@
 
 For each network and number of bits: snap (rounded on training images), convert exactly (T = ρ = L), certify on all test
 images. Then the spikes of every layer for the first images are hashed under different batch sizes, on the CPU and the
-GPU, with TF32 products and with bf16 products on tensor cores, wherever the certificate says that these are exact.
-RECORD gets record.json and a certificate for each network.
+GPU, with products of TF32, float32 and, on tensor cores, bf16 numbers. cuDNN may choose a Winograd convolution for
+float32, which does not add products: that setting is reported, but not claimed. RECORD gets record.json and a
+certificate for each network.
 """
 
 import argparse
@@ -30,7 +31,6 @@ from offspike.experiment import levels_of, provenance
 def main() -> None:
     chosen = options()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    exact_float32()
     train, test = (load("cifar10", chosen.data, split) for split in ("train", "test"))
     chosen.out.mkdir(parents=True, exist_ok=True)
     runs = []
@@ -50,6 +50,7 @@ def options() -> argparse.Namespace:
     add("--models", nargs="+", default=["resnet20-cifar10-l4", "resnet18-cifar10-l4", "vgg16-cifar10-l4"])
     add("--bits", type=int, nargs="+", default=[8, 4])
     add("--calibration", type=int, default=1000, help="training images that rounding looks at")
+    add("--tune", type=int, default=0, help="epochs of fine-tuning on the training images")
     add("--limit", type=int, default=10000, help="test images")
     add("--batch", type=int, default=250)
     add("--hashed", type=int, default=256, help="images whose spikes are compared everywhere")
@@ -62,7 +63,9 @@ def one(name: str, bits: int, train, test, chosen: argparse.Namespace, device: t
     ann = osp.load(name).to(device)
     inputs = ann.preprocess
     calibration = inputs(train.images[: chosen.calibration])
-    snapped = osp.snap(ann, bits=bits, example=calibration[:2], calibration=calibration)
+    snapped = osp.snap(ann, bits=bits, example=calibration[:2], calibration=calibration, arithmetic="tf32")
+    if chosen.tune:
+        snapped = osp.tune(snapped, Shuffled(inputs, train.images, chosen.batch), teacher=ann, epochs=chosen.tune)
     fitted = time.perf_counter()
     levels = levels_of(snapped)
     snn = osp.convert(snapped, osp.methods.exact(levels))
@@ -72,11 +75,14 @@ def one(name: str, bits: int, train, test, chosen: argparse.Namespace, device: t
         for x, y in zip(images.split(chosen.batch), labels.split(chosen.batch), strict=True):
             yield inputs(x).to(device), y.to(device)
 
-    how = {"model": name, "bits": str(bits), "calibration": f"{chosen.calibration} training images"}
-    certificate = osp.certify(snapped, snn, batches(), provenance=how)
+    how = {"model": name, "bits": str(bits), "calibration": f"{chosen.calibration} training images",
+           "tuning": f"{chosen.tune} epochs"}  # fmt: skip
+    with products("TF32"):
+        certificate = osp.certify(snapped, snn, batches(), provenance=how)
     certificate.to_json(chosen.out / f"{name}-int{bits}.json")
-    with torch.no_grad():
+    with torch.no_grad(), products("float32 with cuDNN"):
         right = sum(int((ann(x).argmax(1) == y).sum()) for x, y in batches())
+    with torch.no_grad(), products("TF32"):
         fast = all(torch.equal(snn.fast(x), snapped(x)) for x, _ in batches()) if certificate.proved else None
     spikes = compare(snn, inputs(images[: chosen.hashed]), levels, certificate.arithmetics, chosen, device)
     return {
@@ -90,25 +96,39 @@ def one(name: str, bits: int, train, test, chosen: argparse.Namespace, device: t
         "largest_membrane_bits": max(layer.bound.membrane_bits for layer in certificate.layers.values() if layer.bound),
         "worst_output_ratio": min(layer.outputs.ratio for layer in certificate.layers.values()),
         "worst_mse": max(layer.outputs.mse for layer in certificate.layers.values()),
-        "table_s2": certificate.ratios(), "same_spikes": {k: v == spikes["batch 256"] for k, v in spikes.items()
+        "table_s2": certificate.ratios(), "same_spikes": {k: v == spikes["TF32, batch 256"] for k, v in spikes.items()
                                                           if not k.endswith("CPU images")},
         "same_spikes_on_the_cpu": spikes["the CPU, CPU images"] == spikes["this device, CPU images"],
-        "spikes": spikes["batch 256"], "seconds_to_snap": round(fitted - started, 1),
+        "spikes": spikes["TF32, batch 256"], "seconds_to_snap": round(fitted - started, 1),
         "seconds": round(time.perf_counter() - started, 1), "device": str(device),
     }  # fmt: skip
+
+
+class Shuffled:
+    """Batches of inputs in a new order each time."""
+
+    def __init__(self, inputs: Callable[[Tensor], Tensor], images: Tensor, batch: int) -> None:
+        self.inputs, self.images, self.batch = inputs, images, batch
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for some in torch.randperm(len(self.images)).split(self.batch):
+            yield self.inputs(self.images[some])
 
 
 def compare(snn, x: Tensor, steps: int, arithmetics: tuple[str, ...], chosen: argparse.Namespace,
             device: torch.device) -> dict[str, dict[str, str]]:  # fmt: skip
     """The hash of each layer's spikes in every setting."""
-    found = {f"batch {size}": hashes(snn, x, steps, size, device) for size in (256, 7, 1)}
-    if "tf32" in arithmetics:
-        with tf32():
-            found["TF32"] = hashes(snn, x, steps, 256, device)
+    found = {}
+    with products("TF32"):
+        found |= {f"TF32, batch {size}": hashes(snn, x, steps, size, device) for size in (256, 7, 1)}
+    for setting in ("float32 without cuDNN", "float32 with cuDNN"):
+        with products(setting):
+            found[setting] = hashes(snn, x, steps, 256, device)
     if "bf16" in arithmetics:
-        found["bf16 products"] = hashes(with_bf16_products(snn), x, steps, 64, device)
+        found["bf16"] = hashes(with_bf16_products(snn), x, steps, 64, device)
     few = x[: chosen.on_cpu]
-    found["this device, CPU images"] = hashes(snn, few, steps, 256, device)
+    with products("TF32"):
+        found["this device, CPU images"] = hashes(snn, few, steps, 256, device)
     found["the CPU, CPU images"] = hashes(deepcopy(snn).cpu(), few, steps, 8, torch.device("cpu"))
     return found
 
@@ -133,17 +153,15 @@ def hashes(snn, x: Tensor, steps: int, batch: int, device: torch.device) -> dict
     return {name: hash.hexdigest() for name, hash in made.items()}
 
 
-def exact_float32() -> None:
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-
-
 @contextmanager
-def tf32() -> Iterator[None]:
-    torch.backends.cuda.matmul.allow_tf32 = True
-    torch.backends.cudnn.allow_tf32 = True
+def products(setting: str) -> Iterator[None]:
+    """How a GPU multiplies: TF32 on tensor cores, float32 with cuDNN, or float32 by plain matrix products."""
+    backends = torch.backends
+    backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = setting == "TF32"
+    backends.cudnn.enabled = setting != "float32 without cuDNN"
     yield
-    exact_float32()
+    backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = False
+    backends.cudnn.enabled = True
 
 
 def with_bf16_products(snn):

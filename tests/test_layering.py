@@ -19,7 +19,7 @@ schedules integers
 network latency datasets
 surgery report checkpoint energy exits
 prepare convert record proof
-evaluate figures markup seal page zoo training train snap certificate certify
+evaluate figures markup seal page zoo training train snap tuning certificate certify
 experiment doctor
 demo
 cli

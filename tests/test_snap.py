@@ -175,6 +175,25 @@ def test_calibration_brings_the_output_nearer():
     assert [done for _, done, _ in heard] == list(range(1, 7))
 
 
+def test_tuning_moves_whole_numbers_towards_the_teacher():
+    ann, x = small(), torch.rand(64, 1, 8, 8)
+    rough = osp.snap(ann, bits=3, example=x)
+    heard = []
+    tuned = osp.tune(rough, x.split(16), teacher=ann, epochs=6, lr=0.05, progress=heard.append)
+    assert sum(heard[-4:]) < sum(heard[:4])
+    changed = 0
+    for name, layer in weights(tuned).items():
+        old, new = weights(rough)[name].weight.detach(), layer.weight.detach()
+        unit = finest(old).flatten(1).amin(1).exp2().view(-1, *[1] * (old.ndim - 1))
+        assert torch.equal((new / unit).round() * unit, new.double())
+        changed += int((old != new).sum())
+    assert changed > 0
+    snn = osp.convert(tuned, osp.methods.exact(4))
+    assert osp.certify(tuned, snn, [x]).proved
+    with pytest.raises(ValueError, match=r"osp\.snap\(ann"):
+        osp.tune(ann, [x], teacher=ann)
+
+
 @pytest.mark.parametrize("bits", [1, 17, 0, -3, 8.0, True, "8"])
 def test_bits_outside_the_range_are_refused(bits):
     with pytest.raises(ValueError, match="from 2 to 16"):

@@ -19,6 +19,7 @@ from offspike.record import record
 from offspike.report import Report
 from offspike.snap import snap
 from offspike.surgery import audit
+from offspike.tuning import tune
 
 __version__ = "0.1.0"
 
@@ -52,6 +53,7 @@ __all__ = [
     "save",
     "snap",
     "thresholds",
+    "tune",
     "verify",
     "zoo",
 ]

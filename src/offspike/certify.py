@@ -53,8 +53,10 @@ def certify(
     proof = prove(ann, snn, steps=steps, inputs=seen.first)
     reasons = proof.reasons
     if not reasons and seen.equal < seen.samples:
-        reasons = (f"logits differ on {seen.samples - seen.equal} samples: this machine's sums are not those of "
-                   "float32 (is TF32 on?)",)  # fmt: skip
+        reasons = (
+            f"logits differ on {seen.samples - seen.equal} samples: this machine does not add products in float32 (is "
+            "it TF32, or a Winograd or FFT convolution? torch.backends.cudnn.enabled = False rules them out)",
+        )
     certificate = Certificate(
         steps=steps,
         method=snn.method.to_dict(),

@@ -21,7 +21,7 @@ from offspike.reach import ACCUMULATORS, OPERANDS
 from offspike.rounding import Per
 from offspike.units import absorb
 
-__all__ = ["snap"]
+__all__ = ["check", "snap"]
 
 Arithmetic = Literal["float32", "tf32", "bf16", "int32"]
 FEWEST, MOST = 2, 16
@@ -66,12 +66,12 @@ def snap(
     snapped = fit(network.to(device), plan, calibration=data, progress=progress).eval()
     if preprocess is not None:
         snapped.preprocess = preprocess
-    _check(snapped, inputs, arithmetic, plan)
+    check(snapped, inputs, arithmetic)
     return snapped
 
 
-def _check(snapped: GraphNetwork, inputs: tuple[Tensor, ...], arithmetic: Arithmetic, plan: Plan) -> None:
-    """Refuse a network whose sums would not be exact."""
+def check(snapped: GraphNetwork, inputs: tuple[Tensor, ...], arithmetic: Arithmetic = "float32") -> None:
+    """Refuse a network whose sums would not be exact, with a ValueError that names the layer."""
     if arithmetic not in get_args(Arithmetic):
         raise ValueError(f"arithmetic must be one of {', '.join(get_args(Arithmetic))}; got {arithmetic!r}")
     levels = next((module.levels for module in snapped.modules() if isinstance(module, QCFS)), 1)
@@ -86,7 +86,7 @@ def _check(snapped: GraphNetwork, inputs: tuple[Tensor, ...], arithmetic: Arithm
             raise ValueError(
                 f"{name}: in {arithmetic} numbers may have {OPERANDS[arithmetic]} bits and sums "
                 f"{ACCUMULATORS[arithmetic]}; its weights have {made.weight_bits}, its inputs {made.input_bits}, its "
-                f"sums {made.bits} (without sign). bits={max(plan.bits[name] - over, FEWEST)} would do, or float32"
+                f"sums {made.bits} (without sign). {max(made.weight_bits + 1 - over, FEWEST)} bits would do, or float32"
             )
 
 
