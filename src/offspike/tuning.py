@@ -20,6 +20,8 @@ from offspike.snap import check
 
 __all__ = ["tune"]
 
+SPREAD = 0.98
+
 
 class _Round(torch.autograd.Function):
     """⌊m⌉ forward, identity backward."""
@@ -57,7 +59,7 @@ def tune(
     *,
     teacher: nn.Module,
     epochs: int = 1,
-    lr: float = 0.01,
+    lr: float = 0.005,
     progress: Callable[[float], None] | None = None,
 ) -> GraphNetwork:
     """A copy of a snapped network whose whole weights and biases were trained to answer as ``teacher`` does.
@@ -98,6 +100,7 @@ def tune(
 def _let_go(network: GraphNetwork) -> list[tuple[nn.Module, str]]:
     """Make whole numbers of every weight and bias, free to move on their grids."""
     found = []
+    draw = torch.Generator().manual_seed(0)
     for node in network.graph.nodes:
         if sort(node, network) != "synapse":
             continue
@@ -111,6 +114,9 @@ def _let_go(network: GraphNetwork) -> list[tuple[nn.Module, str]]:
             limit = 2.0 ** torch.tensor(max(most, 1.0)).log2().ceil().item()
             bounds = (-limit, limit - 1) if name == "weight" else (-torch.inf, torch.inf)
             parametrize.register_parametrization(layer, name, _OnGrid(unit, *bounds))
+            # Somewhere within the number's own interval: or all would leave it in the same step.
+            original = layer.parametrizations[name].original
+            original += (torch.rand(original.shape, generator=draw) - 0.5).to(original) * SPREAD
             found.append((layer, name))
     return found
 
