@@ -97,7 +97,7 @@ def test_what_cannot_be_snapped_is_named(name):
 
 
 @given(program=st.lists(operation, min_size=1, max_size=4), levels=st.sampled_from([1, 2, 4]))
-@settings(max_examples=8)
+@settings(max_examples=20)
 @torch.no_grad()
 def test_random_networks_are_proved_or_too_long(program, levels):
     x = torch.randn(3, 2, 8, 8)
