@@ -152,3 +152,61 @@ def test_code_that_asks_for_tensors_is_refused(otherwise):
     model.act = nn.ReLU()
     with pytest.raises(ValueError, match=r"as it was traced.*(does not run|answers otherwise)"):
         osp.prepare(model, osp.QCFS(4), example=torch.rand(2, 4))
+
+
+def test_every_operation_in_order_and_what_becomes_of_it():
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), osp.QCFS(4), nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Dropout(), nn.Flatten(), nn.Linear(8, 4), nn.Sigmoid(),
+    )  # fmt: skip
+    found = osp.audit(model, torch.rand(2, 1, 8, 8))
+    assert [(o.where, o.what) for o in found.operations[1:-1]] == [
+        (str(k), type(m).__name__) for k, m in enumerate(model)
+    ]
+    once, spikes, prepared = "stays, computed once: no spikes yet", "becomes a spiking layer", "by osp.prepare"
+    assert [o.fate for o in found.operations] == [
+        "the same at every step", once, once, spikes, "stays, linear", "stays, affine in eval mode",
+        f"{spikes} {prepared}", f"becomes an average or gated pool {prepared}", "does nothing in eval mode",
+        "stays, linear", "stays, linear", "refused", "one for each step",
+    ]  # fmt: skip
+    assert found.verdict == "refused"
+    assert osp.audit(model[:-1], torch.rand(2, 1, 8, 8)).verdict == "prepare"
+    assert osp.audit(model[:5], torch.rand(2, 1, 8, 8)).verdict == "ready"
+
+
+def test_a_finding_belongs_to_its_operation():
+    found = osp.audit(Odd(lambda x: torch.maximum(x, x + 1)), torch.rand(2, 4))
+    assert [o.what for o in found.operations if o.fate == "refused"] == ["torch.maximum"]
+    assert found.to_dict()["findings"] == [vars(finding) for finding in found]
+
+
+class Moody(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.act, self.head = nn.Linear(4, 4), osp.QCFS(4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = F.dropout(self.act(self.fc(x)), 0.5, self.training)  # mood
+        return (self.head(x), x) if self.training else self.head(x)
+
+
+def test_what_is_done_otherwise_while_training_is_noted():
+    model = Moody()
+    found = osp.audit(model, torch.rand(2, 4))
+    with open(__file__) as file:
+        line = next(number for number, text in enumerate(file, 1) if text.rstrip().endswith("# mood"))
+    assert [finding.fatal for finding in found] == [False, False]
+    assert found[0].source == f"{__file__}, line {line}"
+    assert "dropout is something else while the model is trained" in found[0].what
+    assert found.verdict == "ready"
+    assert model.training, "its mode is left alone"
+    assert osp.convert(model, osp.methods.exact(4), example=torch.rand(2, 4))(torch.rand(2, 4), 4).shape == (4, 2, 2)
+
+
+def test_looking_at_training_mode_draws_no_random_numbers():
+    torch.manual_seed(0)
+    osp.audit(Moody(), torch.zeros(2, 4))
+    first = torch.rand(3)
+    torch.manual_seed(0)
+    Moody()
+    assert torch.equal(first, torch.rand(3))

@@ -11,6 +11,7 @@ from torch import nn
 
 import offspike as osp
 from offspike.checkpoint import Preprocess
+from offspike.findings import Findings
 from offspike.page import write_page
 
 LEVELS = 4
@@ -280,7 +281,9 @@ def test_the_page_has_a_certificate(tmp_path):
     certificate = certified(ann, snn)
     x = images()
     report = osp.evaluate(snn, [(x, ann(x).argmax(1))], steps=LEVELS, reference=ann)
-    write_page(tmp_path / "r.html", title="A", reports={"exact": report}, provenance={}, certificate=certificate)
+    write_page(
+        tmp_path / "r.html", Findings(reports={"exact": report}, certificate=certificate), title="A", provenance={}
+    )
     page = (tmp_path / "r.html").read_text()
     assert "proved: equal bit for bit" in page
     assert certificate.weights in page

@@ -58,6 +58,30 @@ def test_evaluate_every_method_and_some(offspike, model, tmp_path):
     assert "causal" in out
 
 
+def test_evaluate_meters_energy_and_early_exit(offspike, model, tmp_path):
+    files = ("--json", tmp_path / "r.json", "--html", tmp_path / "r.html")
+    options = ("--limit", 20, "--steps", 4, "--method", "qcfs", "--method", "exact", "--energy", "--early-exit")
+    code, out, _ = offspike("evaluate", model, *options, *files)
+    assert code == 0
+    assert "Energy of one image at T=2" in out
+    assert "Early exit" in out
+    found = json.loads((tmp_path / "r.json").read_text())["exact"]
+    assert found["energy"]["samples"] == found["early_exit"]["samples"] == 20
+    assert found["energy"]["ann_macs"] == sum(layer["ann_macs"] for layer in found["energy"]["layers"].values()) > 0
+    assert found["early_exit"]["accuracy"][-1] == found["derived"]["accuracy"][-1]
+    sections = ("Accuracy", "Early exit", "Offset spikes", "Energy", "One neuron, step by step", "Answers")
+    page = (tmp_path / "r.html").read_text()
+    assert all(f">{name}</h2>" in page for name in sections)
+
+
+def test_analyze_writes_a_page(offspike, model, tmp_path):
+    assert offspike("analyze", model, "--limit", 20, "--html", tmp_path / "a.html")[0] == 0
+    page = (tmp_path / "a.html").read_text()
+    assert ">Offset spikes</h2>" in page
+    assert ">One neuron, step by step</h2>" in page
+    assert ">Accuracy</h2>" not in page
+
+
 def test_analyze_lists_every_layer(offspike, model, tmp_path):
     code, _, _ = offspike("analyze", model, "--limit", 20, "--method", "exact", "--json", tmp_path / "a.json")
     assert code == 0
@@ -73,7 +97,7 @@ def test_doctor_says_which_kernels_run(offspike, tmp_path):
     assert {"torch", "GPU"} <= {check["name"] for check in json.loads((tmp_path / "d.json").read_text())}
 
 
-@pytest.mark.parametrize("command", ["demo", "train", "evaluate", "analyze", "models", "doctor"])
+@pytest.mark.parametrize("command", ["demo", "train", "evaluate", "analyze", "reproduce", "models", "doctor"])
 def test_help_has_an_example(offspike, command):
     code, out, _ = offspike(command, "--help")
     assert code == 0

@@ -35,6 +35,7 @@ def test_train_then_resume_then_fine_tune(offspike, tmp_path):
     lines = [json.loads(line) for line in (first / "log.jsonl").read_text().splitlines()]
     assert facts["history"] == lines
     assert facts["accuracy"] == lines[-1]["test_accuracy"]
+    assert ">Training</h2>" in (first / "report.html").read_text()
     ann = osp.load(first / "ann.safetensors")
     assert ann.provenance["recipe"]["epochs"] == 2
     assert ann.provenance["images"] == 359

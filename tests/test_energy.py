@@ -8,7 +8,7 @@ from torch import nn
 
 import offspike as osp
 from exact import dyadic, dyadic_images
-from offspike.energy import CostModel, Energy, energy, fan_out
+from offspike.energy import CostModel, Energy, energies, energy, fan_out
 
 
 def cnn():
@@ -96,3 +96,10 @@ def test_joules_follow_the_cost_model():
     assert spent.joules() == pytest.approx((16 * 0.9e-12 + 4 * 4.6e-12) / 2)
     with pytest.raises(ValueError, match="no batches"):
         energy(osp.convert(cnn()[0], osp.methods.qcfs()), [], 4)
+
+
+@pytest.mark.parametrize("method", [osp.methods.qcfs(), osp.methods.cos(4), osp.methods.srp(3)], ids=lambda m: m.name)
+def test_one_pass_knows_the_cost_of_every_prefix(method):
+    ann, x = cnn()
+    snn = osp.convert(ann, method)
+    assert energies(snn, x.split(3), 6) == tuple(energy(snn, x.split(3), t) for t in range(1, 7))

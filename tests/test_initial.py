@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from exact import GRID, ann_count, currents, simulate, thresholds
 from offspike import ops
-from offspike.initial import Constant, Exact, Residual, Shift, Silence, Uniform, calibrate_and_fire
+from offspike.initial import Constant, Exact, Residual, Shift, Silence, Uniform, calibrate_and_fire, phases
 
 POLICIES = [
     Constant(),
@@ -15,6 +15,7 @@ POLICIES = [
     Residual(2),
     Shift(2),
     Shift(2, iterations=3, saturated="pin"),
+    Exact(2, "even"),
     Exact(2, "first"),
     Exact(2, "middle"),
     Exact(2, "near"),
@@ -30,9 +31,57 @@ def ann_counts(current, theta):
     return [ann_count(series, theta) for series in current.T.tolist()]
 
 
-@given(currents(), thresholds, st.sampled_from(["first", "middle", "near"]))
+@given(currents(), thresholds, st.sampled_from(["even", "first", "middle", "near"]))
 def test_exact_fires_as_often_as_the_ann_says_at_once(current, theta, place):
     assert counts(Exact(len(current), place), current, theta) == ann_counts(current, theta)
+
+
+def running_counts(series, theta, v0):
+    spikes = simulate(series, theta, v0).spikes
+    return [sum(spikes[: t + 1]) for t in range(len(series))]
+
+
+@given(currents(), thresholds)
+def test_even_spreads_the_spikes_as_evenly_as_any_start_with_the_right_count_does(current, theta):
+    rho, eps = len(current), 2.0**-10
+    v0, phase = Exact(rho, "even", eps)(current, theta).tolist(), phases(current[0]).tolist()
+    for series, start, u in zip(current.T.tolist(), v0, phase, strict=True):
+        count = ann_count(series, theta)
+        goals = [(count * t / rho + u) // 1 for t in range(1, rho)]
+
+        def misses(start, series=series, goals=goals):
+            return [abs(n - goal) for n, goal in zip(running_counts(series, theta, start), goals, strict=False)]
+
+        # Counts change only where k·θ meets a running sum, so a start just above and below each meets every case.
+        sums = [sum(series[: t + 1]) for t in range(rho)]
+        others = [k * theta - c + side * 2 * eps * theta for k in range(rho + 1) for c in sums for side in (-1, 1)]
+        others = [other for other in others if running_counts(series, theta, other)[-1] == count]
+        assert running_counts(series, theta, start)[-1] == count
+        assert all(misses(start) <= misses(other) for other in others), "step 1 first, then step 2, …"
+
+
+@given(st.sampled_from([1, 2, 4, 8]), st.data(), thresholds)
+def test_even_under_a_steady_current_is_a_ramp_with_the_neurons_own_phase(rho, data, theta):
+    k = data.draw(st.integers(0, rho))
+    current = torch.full((rho, 500), k * theta / rho, dtype=torch.float64)
+    spikes, _ = ops.fire(current, theta, Exact(rho, "even", eps=2.0**-12)(current, theta))
+    t, u = torch.arange(1, rho + 1).unsqueeze(1), phases(current[0])
+    clear = ((u * rho + 0.5) % 1 - 0.5).abs() > rho * 2.0**-11  # of the margin eps·θ around each step of the ramp
+    assert torch.equal(spikes.cumsum(0)[:, clear], (k * t / rho + u).floor().double()[:, clear])
+    assert clear.double().mean() > 0.9
+
+
+def test_phases_are_spread_evenly_over_every_run_of_neurons_and_shared_by_the_batch():
+    u = phases(torch.zeros(3, 8, 16, 16))
+    assert u.shape == (3, 8, 16, 16)
+    assert torch.equal(u[0], u[2])
+    flat = u[0].flatten()
+    assert flat[0] == 0.5
+    assert torch.equal(flat, (flat * 2**24).round() / 2**24), "exact in float32"
+    for start in (0, 100, 1500):
+        run = flat[start : start + 256].sort().values
+        even = (torch.arange(256) + 0.5) / 256
+        assert (run - even).abs().max() < 3 / 256  # random numbers are about 1/sqrt(256) = 16/256 off
 
 
 @given(currents(), thresholds)
@@ -132,7 +181,7 @@ def test_uniform_is_one_draw_a_neuron_the_same_for_every_sample_and_call():
         (lambda: Shift(4, eps=1.0), r"must lie in \(0, 1\)"),
         (lambda: Exact(4, eps=0.5), r"must lie in \(0, 0.5\)"),
         (lambda: Shift(4, saturated="no"), "saturated must be one of keep, pin"),
-        (lambda: Exact(4, place="no"), "place must be one of first, middle, near"),
+        (lambda: Exact(4, place="no"), "place must be one of even, first, middle, near"),
     ],
 )
 def test_bad_options_are_refused(build, message):

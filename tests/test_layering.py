@@ -12,15 +12,17 @@ activations
 neurons initial leaves thresholds corrections grids rounding
 methods graph obstacles
 capture layers batchwise pooling
-sites folding kinds
+sites folding fates kinds
 rewrite averages reach rescaling
 units fitting bounds
 schedules integers
 network latency datasets
 surgery report checkpoint energy exits
-prepare convert record proof
-evaluate figures markup seal page zoo training train snap tuning certificate certify
+answers closeup
+prepare convert record pool_errors proof
+evaluate findings figures page zoo training train snap tuning certificate certify
 experiment doctor
+examine paper
 demo
 cli
 __main__

@@ -1,11 +1,13 @@
 import re
+from base64 import b64encode
 from functools import partial
+from hashlib import sha256
 from html.parser import HTMLParser
 
 import pytest
-import torch
 
-from offspike import figures, methods
+from offspike import methods
+from offspike.findings import Findings
 from offspike.page import write_page
 from offspike.record import LayerRecord
 from test_figures import judged, report
@@ -42,7 +44,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if self.open and self.open[-1] != "style":
+        if self.open and self.open[-1] not in ("style", "script"):
             self.text.append(data)
         if {"td", "th"} & set(self.open):
             self.rows[-1][-1] += data
@@ -56,13 +58,15 @@ class Page(HTMLParser):
 
 def build(path, reports, records=None, *, title="A title", provenance=None, **rest):
     """Write a page, read it back, and check what must hold for every page."""
-    write_page(path, title=title, reports=reports, records=records, provenance=provenance or {}, **rest)
+    found = Findings(reports=reports, records=records or {}, **rest)
+    write_page(path, found, title=title, provenance=provenance or {})
     html = path.read_text(encoding="utf-8")
     assert len(html) < 5_000_000
     outside = html.replace("http://www.w3.org/2000/svg", "").replace("http://www.w3.org/1999/xlink", "")
     assert not re.search(r"https?://|@import|url\((?!#)", outside)
     page = Page(html)
-    assert "script" not in {tag for tag, _ in page.tags}
+    (script,) = re.findall(r"<script>(.*?)</script>", html, re.S)  # one, and the policy allows no other
+    assert f"script-src 'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" in html
     assert len(set(page.ids)) == len(page.ids)
     targets = set(re.findall(r'href="#([^"]+)"', html)) | set(re.findall(r"url\(#([^)]+)\)", html))
     assert targets <= set(page.ids)
@@ -107,6 +111,8 @@ def test_the_headline_is_computed(page):
     assert "At T = 3 the best is exact: 96.50 % right, 0.50 points above the ANN." in text
     assert "The ANN itself is right on 96.00 %." in text
     assert "200 samples: one sample is 0.5 percentage points." in text
+    # √(0.965 · 0.035 / 200) = 1.30 %
+    assert "An accuracy of 96.50 % has a standard error of 1.30: smaller differences may be chance." in text
 
 
 def test_a_tie_names_both(make, reports):
@@ -202,24 +208,19 @@ def test_how_it_was_made_is_told(page):
     assert [page.text[page.text.index(key) + 1] for key in ("command", "seed")] == ["offspike demo", "7"]
 
 
-def test_further_figures_are_shown(make):
-    trace = figures.membrane_trace(torch.tensor([0.75, -0.5]), 1.0, 0.5, 0.0)
-    assert "One neuron." in make({"θ/2": report(steps=1)}, figures={"One neuron.": trace}).text
-
-
 def test_the_same_reports_give_the_same_page(tmp_path):
     for name in ("a", "b"):
-        write_page(tmp_path / name, title="A", reports={"θ/2": report()}, provenance={})
+        write_page(tmp_path / name, Findings({"θ/2": report()}), title="A", provenance={})
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_a_path_that_cannot_be_written_is_named(tmp_path):
     for path in (tmp_path, tmp_path / "missing" / "page.html"):
         with pytest.raises(OSError, match="cannot write the page") as caught:
-            write_page(path, title="A", reports={"θ/2": report()}, provenance={})
+            write_page(path, Findings({"θ/2": report()}), title="A", provenance={})
         assert str(path) in str(caught.value)
 
 
-def test_no_reports_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="at least one report"):
-        write_page(tmp_path / "page.html", title="A", reports={}, provenance={})
+def test_nothing_found_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="a page needs findings"):
+        write_page(tmp_path / "page.html", Findings(), title="A", provenance={"seed": "1"})

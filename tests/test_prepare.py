@@ -140,3 +140,29 @@ def test_thresholds_are_quantiles_of_what_reaches_them_layer_by_layer():
     assert ann[0].lam.item() == pytest.approx(5.0, abs=0.02)
     # Half the first layer's outputs are at its λ = 5, so the median after it is 5, times 3.
     assert ann[2].lam.item() == pytest.approx(15.0, abs=0.1)
+
+
+@pytest.mark.parametrize("site", [nn.ReLU6(), nn.Hardtanh(0.0, 6.0)])
+def test_thresholds_stay_below_the_cap_of_the_activation_they_stand_for(site):
+    x = torch.linspace(0, 100, 1001)[:, None]
+    ann = osp.prepare(nn.Sequential(nn.Identity(), site, nn.Linear(1, 1), nn.ReLU()), osp.QCFS(4), example=x)
+    ann[2].weight.data.fill_(5.0)
+    ann[2].bias.data.zero_()
+    assert ann[1].lam.item() == pytest.approx(6.0)
+    osp.init_thresholds(ann, x)
+    assert ann[1].lam.item() == pytest.approx(6.0), "the data goes up to 100, but a ReLU6 does not"
+    assert ann[3].lam.item() == pytest.approx(30.0), "a ReLU has no such bound"
+    osp.init_thresholds(ann, x / 50)
+    assert ann[1].lam.item() == pytest.approx(2.0, rel=0.01), "less where the data is less"
+    osp.init_thresholds(ann, x, rule=osp.thresholds.Maximum())
+    assert ann[1].lam.item() == pytest.approx(6.0)
+
+
+def test_thresholds_of_least_error_channel_by_channel():
+    """Values that lie on 4 levels of λ are represented without error by that λ."""
+    lam = torch.tensor([1.0, 4.0])
+    x = torch.arange(5)[:, None] / 4 * lam
+    ann = nn.Sequential(osp.QCFS(4), nn.Linear(2, 1))
+    osp.init_thresholds(ann, x, rule=osp.thresholds.LeastError(4))
+    assert ann[0].lam.tolist() == pytest.approx(lam.tolist(), rel=1e-3)
+    assert torch.allclose(ann[0](x), x, rtol=1e-3)

@@ -1,11 +1,14 @@
 """Offset spikes as the paper counts them, checked on networks small enough to count by hand."""
 
+import json
+
 import pytest
 import torch
 from torch import nn
 
 import offspike as osp
 from exact import ann_count, dyadic, dyadic_images, simulate
+from offspike.record import LayerRecord
 
 
 def deep(levels=4):
@@ -80,3 +83,13 @@ def test_another_networks_ann_is_refused():
     other = nn.Sequential(nn.Linear(6, 6), nn.Identity(), osp.QCFS(4))
     with pytest.raises(ValueError, match="the ANN that was converted"), osp.record(snn, reference=other):
         pass
+
+
+def test_a_record_survives_json():
+    ann, x = deep(), dyadic_images(5, 6)
+    snn = osp.convert(ann, osp.methods.qcfs())
+    with osp.record(snn, reference=ann) as records:
+        snn(x, steps=4)
+    for seen in records.values():
+        assert LayerRecord.from_dict(json.loads(json.dumps(seen.to_dict()))) == seen
+        assert seen.near.equal >= seen.inputs.equal

@@ -14,6 +14,7 @@ from offspike.folding import fold
 from offspike.latency import cost
 from offspike.methods import Method
 from offspike.network import SpikingNetwork
+from offspike.pool_errors import pool_errors
 from offspike.prepare import init_thresholds, prepare
 from offspike.record import record
 from offspike.report import Report
@@ -48,6 +49,7 @@ __all__ = [
     "methods",
     "neurons",
     "ops",
+    "pool_errors",
     "prepare",
     "record",
     "save",

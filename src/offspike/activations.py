@@ -1,5 +1,6 @@
 """What the ANN is trained with: activations that a spiking neuron can follow exactly."""
 
+import math
 from typing import Self
 
 import torch
@@ -34,7 +35,10 @@ class Bounded(Activation):
     """An activation bounded by a trained threshold λ > 0, scalar or broadcastable to a sample (``[C, 1, 1]``).
 
     λ = 2^p and p is what is trained: λ is positive by construction, and exact whenever it is a power of two.
+    ``cap`` is the bound of the activation that it stands for (6 for a ReLU6): a λ taken from data is no larger.
     """
+
+    cap: float = math.inf
 
     def __init__(self, lam: float | Tensor = 1.0) -> None:
         super().__init__()

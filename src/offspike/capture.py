@@ -50,21 +50,24 @@ class Step:
             raise ValueError(f"{error}{place}: offspike.graph lists what it knows") from error
 
 
-def trace(model: nn.Module, example: Example = None) -> list[Step]:
-    """Every call of ``model`` in eval mode, in order; a ValueError names the line that cannot be followed."""
-    training = {module: module.training for module in model.modules()}
+def trace(model: nn.Module, example: Example = None, *, training: bool = False) -> list[Step]:
+    """Every call of ``model``, in order, in eval mode unless ``training``.
+
+    A ValueError names the line that cannot be followed.
+    """
+    modes = {module: module.training for module in model.modules()}
     tracer = _Tracer(model, example)
     if tracer.is_leaf_module(model, ""):
         raise ValueError(f"{type(model).__name__} is a single layer: wrap it, nn.Sequential(layer)")
     try:
-        nodes = list(tracer.trace(model.eval()).nodes)
+        nodes = list(tracer.trace(model.train(training)).nodes)
     except Exception as error:  # the user's own code runs here and may raise anything
         frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
         place = _place(frames)
         reason = f"{error}".partition("\n")[0] + (f" ({place})" if place else "")
         raise ValueError(f"{type(model).__name__} cannot be captured: {reason}") from error
     finally:
-        for module, mode in training.items():
+        for module, mode in modes.items():
             module.training = mode
     return [_step(node) for node in _needed(nodes)]
 

@@ -7,12 +7,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from offspike import datasets, methods, zoo
+from offspike import datasets, zoo
 from offspike.activations import QCFS
 from offspike.checkpoint import load
 from offspike.evaluate import Progress
-from offspike.experiment import analyse, batched, compare, levels_of, line_up, provenance
-from offspike.record import LayerRecord
+from offspike.examine import examine
+from offspike.experiment import batched, compare, levels_of, line_up, provenance
+from offspike.findings import Findings
 from offspike.report import Report
 from offspike.train import Recipe, train
 
@@ -24,8 +25,7 @@ class Demo:
     """What the demonstration made."""
 
     ann: nn.Module
-    reports: dict[str, Report]
-    records: dict[str, LayerRecord]  # of COS at T = ρ = L
+    findings: Findings
     how: dict[str, str]
 
 
@@ -38,16 +38,17 @@ def run_demo(
     model = zoo.small(activation=QCFS(levels))
     recipe = Recipe(epochs=epochs, batch=50, augment=(), warm_floor=0.3, seed=seed)
     epoch_done = progress(f"training, {len(learn)} images an epoch", epochs)
-    ann = train(model, learn, recipe, watch=lambda record: epoch_done(1)).model
+    trained = train(model, learn, recipe, test=test, test_every=5, watch=lambda record: epoch_done(1))
 
     x, y = test.preprocess(test.images), test.labels
-    reports = compare(
-        ann, lambda: batched(x, y, 200), line_up(levels), steps=steps, progress=lambda name: progress(name, len(y))
-    )
-    records = analyse(ann, batched(x, y, 200), methods.cos(levels), steps=levels)
+    found = examine(
+        trained.model, lambda: batched(x, y, 200), line_up(levels), steps=steps, count=len(y), progress=progress,
+        with_energy=True, with_answers=True, with_layers=True, classes=test.classes,
+    )  # fmt: skip
+    found.history = trained.history
     data = f"scikit-learn digits, {len(learn)} to train and {len(test)} to test"
     how = provenance(data=data, network=f"zoo.small, QCFS L={levels}", training=f"{epochs} epochs, seed {seed}")
-    return Demo(ann, reports, records, how)
+    return Demo(trained.model, found, how)
 
 
 def run_cifar(

@@ -11,10 +11,13 @@ The ANN's MACs are counted beside them: also where the spiking network loses. On
 linear layers), not functional calls; nor batch norms, which fold into the weights, nor a shortcut's own addition.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +25,13 @@ from torch.func import functional_call
 
 from offspike.capture import capture
 from offspike.clock import active_clock
-from offspike.latency import cost
+from offspike.latency import Cost, cost
 from offspike.layers import SpikingLayer
 from offspike.network import SpikingNetwork
 
-__all__ = ["CostModel", "Energy", "energy", "fan_out"]
+__all__ = ["CostModel", "Energy", "energies", "energy", "fan_out"]
 
+COUNTS = ("synaptic_operations", "macs", "membrane_updates", "ann_macs")
 LINEAR = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
@@ -48,25 +52,47 @@ DEFAULT = CostModel()
 
 @dataclass(frozen=True)
 class Energy:
-    """Sums over ``samples``; two of them add up exactly."""
+    """Sums over ``samples``; two of them add up exactly. ``layers`` has the same sums by the name of the module."""
 
     samples: int = 0
     synaptic_operations: int = 0
     macs: int = 0
     membrane_updates: int = 0
     ann_macs: int = 0
+    layers: "dict[str, Energy]" = field(default_factory=dict)
 
     def __add__(self, other: "Energy") -> "Energy":
-        return Energy(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+        sums = {name: getattr(self, name) + getattr(other, name) for name in ("samples", *COUNTS)}
+        names = dict.fromkeys([*self.layers, *other.layers])
+        layers = {name: self.layers.get(name, Energy()) + other.layers.get(name, Energy()) for name in names}
+        return Energy(**sums, layers=layers)
 
     def joules(self, model: CostModel = DEFAULT) -> float:
         """Mean energy of the spiking network for one sample."""
-        spent = self.synaptic_operations * model.accumulate + self.membrane_updates * model.update
-        return (spent + self.macs * model.mac) / self.samples
+        return self.synaptic_joules(model) + self.mac_joules(model) + self.update_joules(model)
+
+    def synaptic_joules(self, model: CostModel = DEFAULT) -> float:
+        """The part of ``joules`` that events on connections cost."""
+        return self.synaptic_operations * model.accumulate / self.samples
+
+    def mac_joules(self, model: CostModel = DEFAULT) -> float:
+        """The part of ``joules`` that layers which see the image cost."""
+        return self.macs * model.mac / self.samples
+
+    def update_joules(self, model: CostModel = DEFAULT) -> float:
+        """The part of ``joules`` that membranes cost."""
+        return self.membrane_updates * model.update / self.samples
 
     def ann_joules(self, model: CostModel = DEFAULT) -> float:
         """Mean energy of the ANN for one sample."""
         return self.ann_macs * model.mac / self.samples
+
+    def to_dict(self, model: CostModel = DEFAULT) -> dict[str, Any]:
+        """Plain values, for JSON: the sums, and the joules of one sample."""
+        own = {name: getattr(self, name) for name in ("samples", *COUNTS)}
+        layers = {name: part.to_dict(model) for name, part in self.layers.items()}
+        derived = {"joules": self.joules(model), "ann_joules": self.ann_joules(model)}
+        return {**own, **derived, **({"layers": layers, "model": asdict(model)} if layers else {})}
 
 
 def energy(
@@ -77,21 +103,31 @@ def energy(
     progress: Callable[[int], None] | None = None,
 ) -> Energy:
     """What ``steps`` time-steps of ``snn`` cost over batches (labels are ignored)."""
+    return energies(snn, batches, steps, progress=progress)[-1]
+
+
+def energies(
+    snn: SpikingNetwork,
+    batches: Iterable[Tensor | tuple[Tensor, Tensor]],
+    steps: int,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[Energy, ...]:
+    """What t steps cost for every t from 1 to ``steps``, in one pass: the first t steps are those of a run to t."""
     device = next(iter(snn.state_dict().values())).device
-    total = Energy()
+    costs = [cost(snn.method, layers=len(snn.layers), steps=t) for t in range(1, steps + 1)]
+    totals = [Energy()] * steps
     with _metering(snn) as meter:
-        updates = cost(snn.method, layers=len(snn.layers), steps=steps).membrane_updates
         for batch in batches:
             x = (batch if isinstance(batch, Tensor) else batch[0]).to(device)
-            meter.operations = meter.macs = meter.ann_macs = meter.neurons = 0
+            meter.counts.clear()
             snn(x, steps)
-            spent = (meter.operations, meter.macs, meter.neurons * updates, meter.ann_macs)
-            total += Energy(len(x), *spent)
+            totals = [total + meter.spent(len(x), each) for total, each in zip(totals, costs, strict=True)]
             if progress is not None:
                 progress(len(x))
-    if not total.samples:
+    if not totals[-1].samples:
         raise ValueError("there are no batches: nothing was spent")
-    return total
+    return tuple(totals)
 
 
 def fan_out(layer: nn.Module, shape: tuple[int, ...]) -> Tensor:
@@ -108,30 +144,58 @@ def fan_out(layer: nn.Module, shape: tuple[int, ...]) -> Tensor:
     return reached[0].round().to(torch.int64)
 
 
+@dataclass
+class _Counts:
+    listening: int = 0  # synaptic operations of a phase of its own, before the first step
+    operations: list[int] = field(default_factory=list)  # of each step
+    macs: int = 0
+    neurons: int = 0
+    ann_macs: int = 0
+
+    def add(self, operations: list[int], *, final: bool) -> None:
+        if final:
+            self.operations = [a + b for a, b in zip_longest(self.operations, operations, fillvalue=0)]
+        else:
+            self.listening += sum(operations)
+
+
 class _Meter:
-    """Counts of one batch."""
+    """Counts of one batch, by module."""
 
     def __init__(self, on_image: frozenset[str]) -> None:
         self.on_image = on_image
-        self.operations = self.macs = self.ann_macs = self.neurons = 0
+        self.counts: defaultdict[str, _Counts] = defaultdict(_Counts)
         self._fans: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+
+    def spent(self, samples: int, cost: Cost) -> Energy:
+        """What the first ``cost.steps`` steps of this batch took."""
+        run = cost.steps if cost.schedule == "causal" else max(cost.steps, cost.rho)
+        layers = {
+            name: Energy(
+                samples, n.listening + sum(n.operations[:run]), n.macs, n.neurons * cost.membrane_updates, n.ann_macs
+            )
+            for name, n in self.counts.items()
+        }
+        sums = {name: sum(getattr(part, name) for part in layers.values()) for name in COUNTS}
+        return Energy(samples, **sums, layers=layers)
 
     def linear(self, name: str, layer: nn.Module, x: Tensor) -> None:
         key = (name, tuple(x.shape[1:]))
         if key not in self._fans:
             self._fans[key] = fan_out(layer, key[1])
-        fan, clock = self._fans[key], active_clock()
+        fan, clock, counts = self._fans[key], active_clock(), self.counts[name]
         if name in self.on_image:
-            self.macs += len(x) * int(fan.sum()) if clock.phase.final else 0  # phase 1 has computed the same
+            counts.macs += len(x) * int(fan.sum()) if clock.phase.final else 0  # phase 1 has computed the same
         else:
-            self.operations += int((torch.count_nonzero(x, 0) * fan).sum())
+            events = torch.count_nonzero(clock.unfold(x), 1) * fan
+            counts.add(events.flatten(1).sum(1).tolist(), final=clock.phase.final)
         if clock.phase.final:
-            self.ann_macs += clock.batch * int(fan.sum())
+            counts.ann_macs += clock.batch * int(fan.sum())
 
-    def spiking(self, output: Tensor) -> None:
+    def spiking(self, name: str, output: Tensor) -> None:
         clock = active_clock()
         if clock.phase.final:
-            self.neurons += output.numel() // clock.steps
+            self.counts[name].neurons += output.numel() // clock.steps
 
 
 @contextmanager
@@ -143,7 +207,8 @@ def _metering(snn: SpikingNetwork) -> Iterator[_Meter]:
                 hook = module.register_forward_hook(lambda m, args, out, name=name: meter.linear(name, m, args[0]))
                 stack.callback(hook.remove)
             elif isinstance(module, SpikingLayer):
-                stack.callback(module.register_forward_hook(lambda m, args, out: meter.spiking(out)).remove)
+                hook = module.register_forward_hook(lambda m, args, out, name=name: meter.spiking(name, out))
+                stack.callback(hook.remove)
         yield meter
 
 

@@ -4,10 +4,12 @@ Letters are the paper's: θ ``theta`` threshold, v(0) ``v0`` initial potential, 
 ρ ``rho`` steps listened to, ψ ``psi`` offset spikes, λ ``lam`` and L ``levels`` of the ANN's activation.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
-__all__ = ["desired_count", "interval", "offset_spikes", "qcfs", "shift_for_one_spike"]
+__all__ = ["desired_count", "interval", "least_potentials", "offset_spikes", "pick", "qcfs", "shift_for_one_spike"]
 
 
 class _Floor(torch.autograd.Function):
@@ -58,27 +60,41 @@ def shift_for_one_spike(psi: Tensor, low: Tensor, high: Tensor, theta: Tensor, e
     return torch.where(psi < 0, down, torch.where(psi > 0, up, torch.zeros_like(up)))
 
 
-def interval(current: Tensor, theta: Tensor | float, count: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The half-open interval ``[low, high)`` of initial potentials from which a neuron fires exactly ``count`` times.
+def least_potentials(current: Tensor, theta: Tensor | float) -> Iterator[list[Tensor]]:
+    """The tables D of a neuron: after each step t = 1 … ρ, ``D[k]`` is the least v(0) that has given k spikes by then.
 
-    ``current`` is ``[ρ, …]``; without ``count`` the ANN's own count is meant. The count grows with v(0), and the least
-    v(0) that gives at least k spikes is D[k], found in one pass over the currents (k descending at each step)::
+    ``current`` is ``[ρ, …]``; a table is ``D[0] … D[ρ+1]``. The count grows with v(0), so one pass over the currents
+    finds them (k descending at each step)::
 
         D[k] ← min(D[k], max(D[k−1], kθ − (I(1) + … + I(t)))),   D[0] = −∞, every other D = +∞ at the start
-
-    The interval is ``[D[k], D[k+1])``: at least θ wide, open to −∞ for k = 0 and to +∞ for k = ρ.
     """
     rho = len(current)
     state = torch.float64 if current.dtype == torch.float64 else torch.float32
-    current = current.to(state)
     theta = torch.as_tensor(theta, dtype=state, device=current.device)
-    total = torch.zeros_like(current[0])
+    total = torch.zeros_like(current[0], dtype=state)
     least = [torch.full_like(total, -torch.inf)] + [torch.full_like(total, torch.inf) for _ in range(rho + 1)]
-    for step in current:
+    for step in current.to(state):
         total = total + step
         for k in range(rho, 0, -1):
             least[k] = torch.minimum(least[k], torch.maximum(least[k - 1], k * theta - total))
-    count = desired_count(total, theta, rho) if count is None else count
-    index = count.to(torch.int64).unsqueeze(0)
-    table = torch.stack(least)
-    return table.gather(0, index)[0], table.gather(0, index + 1)[0]
+        yield list(least)
+
+
+def interval(current: Tensor, theta: Tensor | float, count: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The half-open interval ``[low, high)`` of initial potentials from which a neuron fires exactly ``count`` times.
+
+    ``current`` is ``[ρ, …]``; without ``count`` the ANN's own count is meant. The interval is ``[D[k], D[k+1])`` of the
+    last table of :func:`least_potentials`: at least θ wide, open to −∞ for k = 0 and to +∞ for k = ρ.
+    """
+    *_, table = least_potentials(current, theta)
+    if count is None:
+        total = torch.zeros_like(table[0])
+        for step in current.to(total.dtype):
+            total = total + step
+        count = desired_count(total, torch.as_tensor(theta, dtype=total.dtype, device=total.device), len(current))
+    return pick(table, count), pick(table, count + 1)
+
+
+def pick(table: list[Tensor], index: Tensor) -> Tensor:
+    """``table[index]``, neuron by neuron."""
+    return torch.stack(table).gather(0, index.to(torch.int64).unsqueeze(0))[0]

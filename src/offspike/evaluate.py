@@ -15,10 +15,11 @@ from offspike.network import SpikingNetwork
 from offspike.report import LayerActivity, Report
 from offspike.schedules import Listen
 
-__all__ = ["Metric", "Progress", "evaluate"]
+__all__ = ["Metric", "Progress", "Watch", "evaluate"]
 
 Metric = Callable[[Any, Any], Tensor]  # (output of the model, target) -> how good each sample is, [B]
 Progress = Callable[[int], None]  # called with the number of samples of each finished batch
+Watch = Callable[[list[Tensor], Any, Any, Any], None]  # (inputs, labels, outputs of each step, the ANN's output)
 
 
 @torch.no_grad()
@@ -30,6 +31,7 @@ def evaluate(
     reference: nn.Module | None = None,
     metric: Metric | None = None,
     progress: Progress | None = None,
+    watch: Watch | None = None,
 ) -> Report:
     """A report on ``snn`` over batches ``(x, labels)``, for every t from 1 to ``steps``.
 
@@ -39,6 +41,8 @@ def evaluate(
     For answers that are not classes, ``metric(output, target)`` says how good each sample of an output is: a tensor
     ``[B]``, where ``output`` is what the model returns. ``report.accuracy`` is then its mean for the readout at each t,
     and ``report.agreement`` the share of samples on which network and ANN are exactly as good.
+
+    ``watch`` sees every batch: its inputs, labels, outputs, and the ANN's output or None (see ``answers.Answers``).
     """
     device = next(iter(snn.state_dict().values())).device
     ann = None if reference is None else deepcopy(reference).eval()
@@ -50,14 +54,18 @@ def evaluate(
             inputs = [value.to(device) for value in (x if isinstance(x, tuple | list) else (x,))]
             labels = map_values(labels, lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf)
             count = len(inputs[0])
-            answers, right = _score(snn(*inputs, steps=steps), labels, metric)
+            outputs = snn(*inputs, steps=steps)
+            answers, right = _score(outputs, labels, metric)
+            plain = None if ann is None else ann(*inputs)
             report.samples += count
             report.correct += right.sum(1).cpu().numpy()
             if ann is not None and report.agree is not None:
-                once = map_values(ann(*inputs), lambda leaf: leaf[None] if isinstance(leaf, Tensor) else leaf)
+                once = map_values(plain, lambda leaf: leaf[None] if isinstance(leaf, Tensor) else leaf)
                 expected, good = _score(once, labels, metric)
                 report.agree += (answers == expected).sum(1).cpu().numpy()
                 report.reference_correct += good.sum().item()
+            if watch is not None:
+                watch(inputs, labels, outputs, plain)
             if progress is not None:
                 progress(count)
     if not report.samples:

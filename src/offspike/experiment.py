@@ -4,6 +4,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -89,11 +90,11 @@ def readouts(steps: int) -> list[int]:
 
 
 def provenance(**extra: str) -> dict[str, str]:
-    """How a figure was made."""
+    """How a figure was made; of absolute paths in the command, which say nothing elsewhere, the last name is kept."""
     from offspike import __version__
 
     return {
-        "command": " ".join([sys.argv[0].rsplit("/", 1)[-1], *sys.argv[1:]]),
+        "command": " ".join(_spoken(word) for word in sys.argv),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "offspike": __version__,
         "torch": torch.__version__,
@@ -102,6 +103,11 @@ def provenance(**extra: str) -> dict[str, str]:
         + (f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""),
         **extra,
     }
+
+
+def _spoken(word: str) -> str:
+    name = Path(word).name if Path(word).is_absolute() else word
+    return "offspike" if name == "__main__.py" else name
 
 
 def batched(images: Tensor, labels: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -5,6 +5,7 @@ A policy is a small frozen value, called with the currents of a layer ``[T, …]
 is per sample: the same neuron starts elsewhere for another image.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, cast, runtime_checkable
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from offspike import ops
-from offspike.equations import desired_count, interval, offset_spikes, shift_for_one_spike
+from offspike.equations import desired_count, least_potentials, offset_spikes, pick, shift_for_one_spike
 
 __all__ = [
     "POLICIES",
@@ -24,6 +25,7 @@ __all__ = [
     "Silence",
     "Uniform",
     "calibrate_and_fire",
+    "phases",
 ]
 
 
@@ -129,22 +131,24 @@ class Exact:
     """One pass, no iteration: start inside the interval from which the neuron fires exactly as often as the ANN says.
 
     The interval ``[D[k], D[k+1])`` (see ``equations.interval``) is at least θ wide, so there is room to choose; the
-    choice decides how good the first T < ρ steps are. ``eps·θ`` keeps clear of the edges, where rounding could tip a
-    spike. ``place``:
+    choice decides how good every T ≠ ρ is (docs/theory.md). ``eps·θ`` keeps clear of its edges, where rounding could
+    tip a spike. ``place``:
 
+    - ``"even"``: the k spikes spread evenly over the ρ steps, each neuron with a phase u of its own (:func:`phases`):
+      ``⌊t·k/ρ + u⌋`` spikes by step t, for t = 1, 2, … in turn as near as the currents allow;
     - ``"first"``: ``θ/2 + kθ/ρ − I(1)``, as near as the interval allows: the first step fires iff the rate is >= ½;
     - ``"near"``: as near to θ/2 as the interval allows;
     - ``"middle"``: the middle of the interval (of its θ next to the finite end where the other is infinite).
     """
 
     rho: int
-    place: Literal["first", "middle", "near"] = "first"
+    place: Literal["even", "first", "middle", "near"] = "even"
     eps: float = 2.0**-10
 
     def __post_init__(self) -> None:
         _check_rho(self.rho)
         _check_eps(self.eps, below=0.5)
-        _check_choice("place", self.place, ("first", "middle", "near"))
+        _check_choice("place", self.place, ("even", "first", "middle", "near"))
 
     def __call__(self, current: Tensor, theta: Tensor | float) -> Tensor:
         """A potential inside ``[D[k], D[k+1])``."""
@@ -153,16 +157,45 @@ class Exact:
         for step in current:
             total = total + step
         count = desired_count(total, theta, self.rho)
-        low, high = interval(current, theta, count)
+        tables = list(least_potentials(current, theta))
+        low, high = pick(tables[-1], count), pick(tables[-1], count + 1)
         if self.place == "middle":
             low, high = torch.where(count > 0, low, high - theta), torch.where(count < self.rho, high, low + theta)
             return (low + high) / 2
+        margin = theta * self.eps
+        low, high = low + margin, high - margin
+        if self.place == "even":
+            return self._spread(tables, count, low, high, theta)
         wish = theta / 2
         if self.place == "first":
             # Times 1/ρ: dividing by a Python number is rounded differently on a GPU.
             wish = wish + count * theta * (1 / self.rho) - current[0]
-        margin = theta * self.eps
-        return torch.minimum(torch.maximum(wish, low + margin), high - margin)
+        return torch.minimum(torch.maximum(wish, low), high)
+
+    def _spread(self, tables: list[list[Tensor]], count: Tensor, low: Tensor, high: Tensor, theta: Tensor) -> Tensor:
+        """Cut ``[low, high)`` down, step by step, to the potentials whose count by step t is nearest to ⌊t·k/ρ + u⌋."""
+        u = phases(count).to(count.dtype)
+        for t, table in enumerate(tables[:-1], start=1):
+            breaks = table[1 : t + 1]
+            few, many = torch.zeros_like(count), torch.zeros_like(count)
+            for least in breaks:
+                few, many = few + (least <= low), many + (least < high)
+            goal = torch.minimum(torch.maximum((count * t * (1 / self.rho) + u).floor(), few), many)
+            low, high = torch.maximum(low, pick(table, goal)), torch.minimum(high, pick(table, goal + 1))
+        inside = high - torch.minimum(theta * self.eps, (high - low) / 2)
+        return torch.minimum(torch.maximum(u * theta, low), inside)
+
+
+def phases(step: Tensor) -> Tensor:
+    """A number in [0, 1) for each neuron of a step ``[B, …]`` (or ``[N]``), the same for all samples and devices.
+
+    Neuron n has ``frac(½ + n/φ)``, φ the golden ratio: consecutive neurons, and any run of them, are spread as evenly
+    as can be. In 32-bit integers n/φ is n·2654435769 (Knuth), of which 24 bits are exact in float32.
+    """
+    neurons = step.shape[1:] if step.ndim > 1 else step.shape
+    n = torch.arange(math.prod(neurons), device=step.device)
+    fraction = (n * 2654435769 + 2**31) % 2**32 // 2**8
+    return (fraction * 2.0**-24).reshape(neurons).expand(step.shape)
 
 
 @dataclass(frozen=True)
@@ -192,7 +225,7 @@ POLICIES = (Constant, Uniform, Residual, Shift, Exact, Silence)
 
 def calibrate_and_fire(policy: Policy, current: Tensor, theta: Tensor | float) -> tuple[Tensor, Tensor]:
     """``fire(current, theta, policy(current, theta))``, in one kernel for the policies that listen."""
-    if not isinstance(policy, Residual | Shift | Exact):
+    if not isinstance(policy, Residual | Shift | Exact) or (isinstance(policy, Exact) and policy.place == "even"):
         return ops.fire(current, theta, policy(current, theta))
     _first(current, policy.rho)
     flat = ops.flatten(current, theta, 0.0)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-__all__ = ["ADVICE", "FUNCTIONS", "LINEAR", "MODULES", "PREPARE", "Finding", "refuse"]
+__all__ = ["ADVICE", "FUNCTIONS", "LINEAR", "MENDED", "MODULES", "PREPARE", "Finding", "refuse"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ def refuse(findings: list[Finding]) -> None:
         raise ValueError("this model cannot be converted:\n- " + "\n- ".join(fatal))
 
 
+MENDED = "osp.prepare"  # stands in the fix of whatever osp.prepare mends
 PREPARE = "osp.prepare(model, osp.QCFS(levels=4), example=x) replaces it; then train or call osp.init_thresholds"
 _POOL = (
     "the maximum over spikes is not the spike of the maximum; osp.prepare puts average pooling in its place "
@@ -60,6 +61,11 @@ ADVICE: dict[str, tuple[str, str]] = {
     "mixes": (
         "an operation on the batch axis: samples feel each other",
         "axis 0 holds samples, and in the spiking network all their time-steps; work on the other axes",
+    ),
+    "mode": (
+        "something else while the model is trained (self.training)",
+        "it is converted as it runs in eval mode, and trained so where prepare writes a graph; "
+        "layers such as nn.Dropout keep both ways",
     ),
     "write": ("an assignment into a tensor", "build the tensor with torch.cat or F.pad"),
     "unknown": (

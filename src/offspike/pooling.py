@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from offspike.clock import active_clock
 from offspike.leaves import register_leaf
 
-__all__ = ["GatedMaxPool"]
+__all__ = ["GatedMaxPool", "average"]
 
 
 class GatedMaxPool(nn.Module):
@@ -38,13 +38,14 @@ class GatedMaxPool(nn.Module):
         except RuntimeError:  # this is the ANN
             clock = None
         if clock is None:
-            return self._pool(x)
+            return self.windows_max(x)
         total = clock.unfold(x).double().cumsum(0)  # a multiple of a float32 threshold is exact in float64
-        most = clock.unfold(self._pool(clock.fold(total)))
+        most = clock.unfold(self.windows_max(clock.fold(total)))
         grown = torch.cat([most[:1], most.diff(dim=0)])
         return clock.fold(grown.to(x.dtype))
 
-    def _pool(self, x: Tensor) -> Tensor:
+    def windows_max(self, x: Tensor) -> Tensor:
+        """The maximum of each window, as in the ANN."""
         kind = "adaptive_max_pool" if "output_size" in self.options else "max_pool"
         pooled: Tensor = getattr(F, f"{kind}{self.axes}d")(x, **self.options)
         return pooled
@@ -52,6 +53,17 @@ class GatedMaxPool(nn.Module):
     def extra_repr(self) -> str:
         """The arguments."""
         return ", ".join(f"{key}={value}" for key, value in _describe(self).items())
+
+
+def average(axes: int, options: dict[str, Any]) -> nn.Module:
+    """The average pool of the same windows as a max-pool with these options."""
+    if "output_size" in options:
+        return (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)[axes - 1](options["output_size"])
+    given = {name: value for name, value in options.items() if value is not None}
+    dilation = given.pop("dilation", 1)
+    if dilation not in (1, (1,), (1, 1), (1, 1, 1)) or given.pop("return_indices", False):
+        raise ValueError("a max-pool with dilation or indices has no average pool of the same shape")
+    return (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)[axes - 1](**given)
 
 
 def _describe(module: GatedMaxPool) -> dict[str, Any]:

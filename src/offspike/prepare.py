@@ -13,9 +13,11 @@ from offspike import sites
 from offspike.activations import Activation, Bounded, ClippedReLU, Rectifier
 from offspike.batchwise import alike
 from offspike.capture import Step, trace
-from offspike.pooling import GatedMaxPool
+from offspike.obstacles import MENDED
+from offspike.pooling import GatedMaxPool, average
 from offspike.rewrite import rewrite
 from offspike.surgery import audit, flow, layer, refuse
+from offspike.thresholds import Rule, once
 
 __all__ = ["init_thresholds", "prepare"]
 
@@ -41,7 +43,7 @@ def prepare(
     if pool not in get_args(Pooling):
         raise ValueError(f"pool must be one of {', '.join(get_args(Pooling))}; got {pool!r}")
     inputs = example if isinstance(example, tuple) else (example,)
-    refuse([finding for finding in audit(model, inputs) if "osp.prepare" not in finding.fix])
+    refuse([finding for finding in audit(model, inputs) if MENDED not in finding.fix])
     steps = trace(model, inputs)
     by_graph = _needs_graph(steps, model, pool) or not _faithful(model, steps, inputs, by_graph=False)
     if by_graph and not _faithful(model, steps, inputs, by_graph=True):
@@ -101,20 +103,18 @@ def _activation(activation: Activation, cap: float | None) -> Activation:
     copy = deepcopy(activation)
     if cap is not None and isinstance(copy, Bounded):
         copy.set_threshold(torch.full_like(copy.lam, float(cap)))
+        copy.cap = float(cap)
     return copy
 
 
 def _pooling(step: Step, found: sites.Pool, pool: Pooling, *, steady: bool) -> nn.Module:
     if pool == "gate":
         return GatedMaxPool(found.axes, steady=steady, **found.options)
-    if found.adaptive:
-        return (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)[found.axes - 1](**found.options)
-    options = {name: value for name, value in found.options.items() if value is not None}
-    dilation = options.pop("dilation", 1)
-    if dilation not in (1, (1,), (1, 1), (1, 1, 1)) or options.pop("return_indices", False):
+    try:
+        return average(found.axes, found.options)
+    except ValueError as error:
         where = step.target if step.kind == "module" else f"{step.owner} ({step.source})"
-        raise ValueError(f"{where}: a max-pool with dilation or indices has no average pool of the same shape")
-    return (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)[found.axes - 1](**options)
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _faithful(model: nn.Module, steps: list[Step], inputs: tuple[Tensor, ...], *, by_graph: bool) -> bool:
@@ -125,12 +125,21 @@ def _faithful(model: nn.Module, steps: list[Step], inputs: tuple[Tensor, ...], *
 
 @torch.no_grad()
 def init_thresholds(
-    ann: nn.Module, batch: Tensor | tuple[Tensor, ...], *, quantile: float = 0.999, floor: float = 0.1
+    ann: nn.Module,
+    batch: Tensor | tuple[Tensor, ...],
+    *,
+    quantile: float = 0.999,
+    floor: float = 0.1,
+    rule: Rule | None = None,
 ) -> nn.Module:
     """Set each λ to the ``quantile`` of what reaches its activation, and to no less than ``floor``; returns ``ann``.
 
     One forward pass (in the mode the network is in): an activation gets its λ just before it runs, so the layers
-    behind it already see its clipped output. λ per channel keeps one value per channel.
+    behind it already see its clipped output. λ per channel keeps one value per channel. Where the activation stands for
+    a bounded one (ReLU6), λ is no larger than that bound.
+
+    With a ``rule`` of ``osp.thresholds`` λ follows from that instead: ``rule=LeastError(4)`` gives each channel the λ
+    whose 4 levels represent its values best, a good start for a few epochs of fine-tuning.
     """
     if not 0 < quantile <= 1:
         raise ValueError(f"quantile must be in (0, 1], got {quantile}")
@@ -138,9 +147,13 @@ def init_thresholds(
     def measure(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         assert isinstance(module, Bounded)
         x = inputs[0].detach().float()
-        shape = module.log2_lam.shape
-        rows = x.flatten().unsqueeze(0) if module.log2_lam.numel() == 1 else x.transpose(0, 1).flatten(1)
-        module.set_threshold(_quantile(rows, quantile).clamp(min=floor).reshape(shape))
+        if rule is not None:
+            lam = once(rule, x.clamp(0, module.cap))
+        elif module.log2_lam.numel() == 1:
+            lam = _quantile(x.flatten().unsqueeze(0), quantile).reshape(module.log2_lam.shape)
+        else:
+            lam = _quantile(x.transpose(0, 1).flatten(1), quantile).reshape(module.log2_lam.shape)
+        module.set_threshold(lam.clamp(min=floor).clamp(max=module.cap))
 
     with _before_each(ann, measure):
         ann(*(batch if isinstance(batch, tuple) else (batch,)))

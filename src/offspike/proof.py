@@ -150,8 +150,8 @@ def _neuron(
 
 def _potential(policy: Exact, grid: Tensor, theta: Tensor, reach: Tensor, limit: int) -> bool:
     """Whether the potential never leaves the interval of its count: it is exact, or its errors stay below eps·θ."""
-    rounding = (2 * policy.rho + 2) * 2.0**-limit * reach
-    if bool((rounding < policy.eps * theta / 2).all()):
+    rounding = (2 * policy.rho + 2) * 2.0**-limit * reach  # v(0) and its margin, then a sum and a reset at each step
+    if bool((rounding < policy.eps * theta).all()):
         return True
     parts = finest(torch.tensor([policy.eps, 1 / (2 * policy.rho)])).amin() + theta.log2()
     fine = Reach(torch.minimum(grid - 1, parts), reach)

@@ -52,6 +52,11 @@ class Judgement:
             if count:
                 self.histogram[value] += count
 
+    def __add__(self, other: "Judgement") -> "Judgement":
+        """The judgement on both."""
+        total, equal, squares = self.total + other.total, self.equal + other.equal, self.squares + other.squares
+        return Judgement(total, equal, squares, self.histogram + other.histogram)
+
     @property
     def ratio(self) -> float:
         """The share of neurons with ψ = 0."""
@@ -65,11 +70,18 @@ class Judgement:
 
 @dataclass
 class LayerRecord:
-    """What was seen of one layer. ``unconstrained`` and ``inputs`` stay empty without a reference."""
+    """What was seen of one layer. ``unconstrained``, ``inputs`` and ``near`` stay empty without a reference."""
 
     constrained: Judgement = field(default_factory=Judgement)
     unconstrained: Judgement = field(default_factory=Judgement)
     inputs: Judgement = field(default_factory=Judgement)  # ΣI against T times the ANN's input, in units of θ, exactly
+    near: Judgement = field(default_factory=Judgement)  # the same within TOLERANCE: rounding forgiven
+
+    def __add__(self, other: "LayerRecord") -> "LayerRecord":
+        """What was seen by both."""
+        return LayerRecord(
+            *(mine + theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True))
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -78,6 +90,12 @@ class LayerRecord:
             for name, judgement in vars(self).items()
             if judgement.total
         }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "LayerRecord":
+        """The inverse of ``to_dict``, also after JSON, which knows no whole numbers as keys."""
+        whole = {name: {**sums, "histogram": _whole(sums["histogram"])} for name, sums in data.items()}
+        return cls(**{name: Judgement(**sums) for name, sums in whole.items()})
 
 
 @contextmanager
@@ -124,4 +142,10 @@ def _judge(
     if answer is not None:
         z, a = answer
         record.unconstrained.add(a * steps / layer.theta - count)
-        record.inputs.add((z - mean) * steps / layer.theta, tolerance=0.0)
+        difference = (z - mean) * steps / layer.theta
+        record.inputs.add(difference, tolerance=0.0)
+        record.near.add(difference)
+
+
+def _whole(histogram: dict[Any, int]) -> Counter[int]:
+    return Counter({int(psi): count for psi, count in histogram.items()})

@@ -12,10 +12,11 @@ from offspike import sites
 from offspike.activations import Activation
 from offspike.batchwise import alike, mixers, random_inputs
 from offspike.capture import Step, network, trace
+from offspike.fates import Audit, fate
 from offspike.graph import Graph, Ref, map_values
 from offspike.layers import SpikingLayer
 from offspike.leaves import LEAVES
-from offspike.obstacles import ADVICE, FUNCTIONS, LINEAR, MODULES, PREPARE, Finding, refuse
+from offspike.obstacles import ADVICE, FUNCTIONS, LINEAR, MENDED, MODULES, PREPARE, Finding, refuse
 
 __all__ = ["Finding", "audit", "flow", "layer", "refuse", "replace"]
 
@@ -44,11 +45,12 @@ def replace(model: nn.Module, kind: Kind, build: Callable[[str, nn.Module], nn.M
     return model
 
 
-def audit(model: nn.Module, x: Tensor | tuple[Tensor, ...] | None = None) -> list[Finding]:
+def audit(model: nn.Module, x: Tensor | tuple[Tensor, ...] | None = None) -> Audit:
     """What stands in the way of converting ``model``, call by call in the order of its forward pass.
 
     ``x`` is an example input (a tuple of them for several); with it, or where the model knows its ``input_shape``, the
-    model is run once on a small batch to see whether samples stay apart.
+    model is run once on a small batch to see whether samples stay apart. The result is a list of findings; its
+    ``operations`` say of every operation, in order, what becomes of it.
     """
     findings = []
     for name, tensor in model.state_dict().items():
@@ -64,11 +66,15 @@ def audit(model: nn.Module, x: Tensor | tuple[Tensor, ...] | None = None) -> lis
     except ValueError as error:
         named = [_module_finding(name, module) for name, module in model.named_modules()]
         fix = "say it without that, or take it out of the network"
-        return [*findings, *(f for f in named if f), Finding("the model", str(error), fix, True)]
-    found = _obstacles(steps, model)
-    if all("osp.prepare" in finding.fix for finding in found):
+        return Audit([*findings, *(f for f in named if f), Finding("the model", str(error), fix, True)])
+    states = flow(steps, model)
+    found = _obstacles(steps, model, states)
+    if all(MENDED in finding.fix for _, finding in found):
         found += _batch(steps, model, x)
-    return findings + found
+    blame = {step.name: finding for step, finding in found if step is not None}
+    notes = _modes(steps, model, x)
+    operations = [fate(step, layer(step, model), states, blame.get(step.name)) for step in steps]
+    return Audit([*findings, *(finding for _, finding in found), *notes], operations)
 
 
 def layer(step: Step, model: nn.Module) -> nn.Module | None:
@@ -95,22 +101,47 @@ def flow(steps: list[Step], model: nn.Module) -> dict[str, str]:
     return states
 
 
-def _obstacles(steps: list[Step], model: nn.Module) -> list[Finding]:
+def _obstacles(steps: list[Step], model: nn.Module, states: dict[str, str]) -> list[tuple[Step | None, Finding]]:
     """What is wrong with each step, as far as it can be read."""
-    states = flow(steps, model)
     uses = Counter(step.target for step in steps if isinstance(layer(step, model), Activation | SpikingLayer))
-    findings: list[Finding | None] = []
+    findings: list[tuple[Step | None, Finding]] = []
     for step in steps:
         module = layer(step, model)
         if module is not None:
-            findings.append(_module_finding(step.target, module, step.source, steps=steps, step=step))
+            finding = _module_finding(step.target, module, step.source, steps=steps, step=step)
+            findings += [(step, finding)] if finding else []
             if uses.pop(step.target, 0) > 1:
                 count = sum(other.target == step.target for other in steps)
                 fix = "give each use an activation of its own; osp.prepare does"
-                findings.append(Finding(step.target, f"it is used {count} times", fix, True, step.source))
+                findings.append((step, Finding(step.target, f"it is used {count} times", fix, True, step.source)))
         elif step.kind in ("function", "method") and (kind := _function(step, states, steps)):
-            findings.append(_advise(step.owner or "the model", step.target, kind, step.source))
-    return [finding for finding in findings if finding is not None]
+            findings.append((step, _advise(step.owner or "the model", step.target, kind, step.source)))
+    return findings
+
+
+def _modes(steps: list[Step], model: nn.Module, x: Tensor | tuple[Tensor, ...] | None) -> list[Finding]:
+    """Notes on what the model's code does otherwise while it is trained: ``F.dropout(…, training=self.training)``."""
+    try:
+        with torch.random.fork_rng([]):
+            others = trace(model, x, training=True)
+    except ValueError:  # only eval mode is converted
+        return []
+    pairs = [(a, b) for a, b in zip(steps, others, strict=False) if _call(a) != _call(b)]
+    same = len(steps) == len(others) and [a.kind for a in steps] == [b.kind for b in others]
+    what, fix = ADVICE["mode"]
+    return [
+        Finding(a.owner or "the model", f"{b.target or b.kind} is {what}", fix, False, b.source or a.source)
+        for a, b in (pairs if same else pairs[:1])
+    ]
+
+
+def _call(step: Step) -> tuple[Any, ...]:
+    """What is called, with what besides the values of other steps."""
+    return (step.kind, step.target, *(map_values(part, _constant) for part in (step.args, step.kwargs)))
+
+
+def _constant(leaf: Any) -> Any:
+    return None if isinstance(leaf, Ref) else leaf
 
 
 def _module_finding(
@@ -199,7 +230,9 @@ def _is_attention(step: Step, steps: list[Step]) -> bool:
     return False
 
 
-def _batch(steps: list[Step], model: nn.Module, x: Tensor | tuple[Tensor, ...] | None) -> list[Finding]:
+def _batch(
+    steps: list[Step], model: nn.Module, x: Tensor | tuple[Tensor, ...] | None
+) -> list[tuple[Step | None, Finding]]:
     """Steps that mix samples, found by running the model."""
     inputs = x if isinstance(x, tuple) else () if x is None else (x,)
     shapes = [tuple(value.shape[1:]) for value in inputs]
@@ -215,18 +248,18 @@ def _batch(steps: list[Step], model: nn.Module, x: Tensor | tuple[Tensor, ...] |
     fix = "check the example; if the model itself takes it, its code must not ask isinstance(x, Tensor)"
     try:
         if not alike(copy, runner, random_inputs(shapes, like=like)):
-            return [Finding("the model", "as it was traced, it answers otherwise", fix, True)]
+            return [(None, Finding("the model", "as it was traced, it answers otherwise", fix, True))]
         named = set(mixers(runner, shapes, like=like))
     except Exception as error:  # whatever the layers and operations of the model raise
         what = f"as it was traced, it does not run on inputs of these shapes ({str(error).partition(chr(10))[0]})"
-        return [Finding("the model", what, fix, True)]
-    findings = []
+        return [(None, Finding("the model", what, fix, True))]
+    findings: list[tuple[Step | None, Finding]] = []
     for step in steps:
         if step.name in named:
             module = layer(step, model)
             where = step.owner or "the model" if module is None else step.target
             what = step.target if module is None else type(module).__name__
-            findings.append(_advise(where, what, "mixes", step.source))
+            findings.append((step, _advise(where, what, "mixes", step.source)))
     return findings
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from offspike.activations import Activation
 
-__all__ = ["RULES", "Learned", "LeastError", "Maximum", "Percentile", "Rule", "Seen", "measure"]
+__all__ = ["RULES", "Learned", "LeastError", "Maximum", "Percentile", "Rule", "Seen", "measure", "once"]
 
 Per = Literal["layer", "channel", "neuron"]
 BINS = {"layer": 1 << 14, "channel": 1 << 12, "neuron": 0}
@@ -191,7 +191,18 @@ def measure(ann: nn.Module, rule: Rule, batches: Iterable[Tensor]) -> dict[str, 
             images += len(x)
     if not images:
         raise ValueError("the calibration data is empty: thresholds cannot be found")
-    return {name: _alive(rule(each)).reshape(each.shape or ()) for name, each in seen.items()}
+    return {name: _theta(rule, each) for name, each in seen.items()}
+
+
+def once(rule: Rule, values: Tensor) -> Tensor:
+    """θ from the values of one activation on a single batch ``[B, C, …]``, none negative."""
+    seen = Seen(rule.per)
+    seen.add(values)
+    return _theta(rule, seen)
+
+
+def _theta(rule: Rule, seen: Seen) -> Tensor:
+    return _alive(rule(seen)).reshape(seen.shape or ())
 
 
 def _rows(values: Tensor, per: Per) -> Tensor:

@@ -6,7 +6,7 @@ import sys
 import typer
 from rich.console import Console
 
-from offspike.cli import look, measure, prove, show, train
+from offspike.cli import audit, look, measure, prove, reproduce, show, train
 
 __all__ = ["app", "main"]
 
@@ -16,10 +16,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-COMMANDS = (
-    show.demo, train.train, measure.evaluate, measure.analyze, prove.certify, prove.verify, look.models, look.doctor,
-)  # fmt: skip
-for command in COMMANDS:
+for command in (
+    show.demo,
+    train.train,
+    measure.evaluate,
+    measure.analyze,
+    audit.audit,
+    prove.certify,
+    prove.verify,
+    reproduce.reproduce,
+    look.models,
+    look.doctor,
+):
     app.command()(command)
 
 

@@ -39,10 +39,12 @@ def certify(
     from offspike.convert import convert
     from offspike.evaluate import evaluate
     from offspike.experiment import levels_of
+    from offspike.findings import Findings
     from offspike.page import write_page
 
     check_writable(save, json_file, html)
-    ann, batches, count = open_model_and_data(model, data, root, batch, limit)
+    opened = open_model_and_data(model, data, root, batch, limit)
+    ann, batches, count = opened.ann, opened.batches, opened.count
     snapped = _snapped(ann, next(iter(batches()))[0], bits, calibrate, data, root)
     if save is None and json_file is not None and snapped is not ann:
         save = json_file.with_suffix(".safetensors")  # or nobody could check the certificate
@@ -60,8 +62,8 @@ def certify(
         console.print(f"network: {save}")
     if html:
         report = evaluate(snn, batches(), steps=certificate.steps, reference=snapped)
-        write_page(html, title=f"{Path(model).name}: certificate", reports={"exact": report}, certificate=certificate,
-                   provenance=certificate.provenance)  # fmt: skip
+        findings = Findings(reports={"exact": report}, certificate=certificate)
+        write_page(html, findings, title=f"{Path(model).name}: certificate", provenance=certificate.provenance)
         console.print(f"report: {html}")
     if not certificate.proved:
         raise typer.Exit(1)
@@ -89,11 +91,11 @@ def verify(
     if source is None:
         raise ValueError("the certificate does not name its network: give it with --model")
     limit = int(named["images"]) if "images" in named else None
-    ann, batches, _ = open_model_and_data(
+    opened = open_model_and_data(
         source, named.get("data", "digits"), root or Path(named.get("root", "data")), batch, limit
     )
-    snn = convert(ann, methods.Method.from_dict(certificate.method))
-    check(certificate, ann, snn, loader=None if static else batches())
+    snn = convert(opened.ann, methods.Method.from_dict(certificate.method))
+    check(certificate, opened.ann, snn, loader=None if static else opened.batches())
     console.print(f"[green]✓[/] {file}: {certificate.verdict()}", soft_wrap=True)
     if not certificate.proved:
         raise typer.Exit(1)

@@ -1,6 +1,7 @@
 """What the commands share: options, tables, progress bars, and files that are checked before the work begins."""
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,22 +51,53 @@ def show_reports(reports: dict[str, Any]) -> None:
     )
 
 
+def show_energy(findings: Any) -> None:
+    """What one image costs, next to the ANN: also where the spiking network loses."""
+    table = Table(title=f"Energy of one image at T={findings.chosen}", box=box.SIMPLE_HEAD, padding=(0, 1))
+    for heading in ("method", "synaptic ops", "MACs", "updates", "energy", "the ANN's"):
+        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
+    for name, spent in findings.energies.items():
+        counts = (spent.synaptic_operations, spent.macs, spent.membrane_updates)
+        cells = [_short(count / spent.samples) for count in counts]
+        table.add_row(name, *cells, f"{_short(spent.joules())}J", f"{_short(spent.ann_joules())}J")
+    console.print(table)
+    console.print("4.6 pJ a MAC, 0.9 pJ an accumulate or update (45 nm); phase 1 included, memory not.", style="dim")
+
+
+def _short(number: float) -> str:
+    """Three digits and a prefix: 31.6 M, 1.24 µ."""
+    power = min(3, max(-4, math.floor(math.log10(number) / 3))) if number > 0 else 0
+    prefix = {-4: "p", -3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G"}[power]
+    return f"{number / 1000**power:.3g} {prefix}"
+
+
+def show_exits(findings: Any, losses: tuple[float, ...] = (0.0, 0.005, 0.01)) -> None:
+    """The smallest mean T for a loss of accuracy that one may accept."""
+    table = Table(title="Early exit", box=box.SIMPLE_HEAD, padding=(0, 1))
+    for heading in ("method", *(f"mean T, {100 * loss:g} points lost" for loss in losses)):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for name, found in findings.exits.items():
+        places = [found.cheapest(loss) for loss in losses]
+        table.add_row(name, *(f"{found.mean_steps[k]:.2f} (margin {found.margins[k]:.3g})" for k in places))
+    console.print(table)
+
+
 def _headline(report: Any) -> str:
     ann = "" if report.reference_accuracy is None else f"; the ANN has {100 * report.reference_accuracy:.2f}"
     return f"{report.samples} test images{ann}"
 
 
-def publish(html: Path | None, json_file: Path | None, title: str, reports: Any, records: Any, how: Any) -> None:
+def publish(html: Path | None, json_file: Path | None, findings: Any, *, title: str, how: dict[str, str]) -> None:
     """Write what was asked for, and say where it is."""
     from offspike.page import write_page
 
-    for report in reports.values():
+    for report in findings.reports.values():
         report.provenance.update(how)
     if json_file:
-        json_file.write_text(json.dumps({name: report.to_dict() for name, report in reports.items()}, indent=1))
+        json_file.write_text(json.dumps(findings.to_dict(), indent=1))
         console.print(f"figures: {json_file}")
     if html:
-        write_page(html, title=title, reports=reports, records=records, provenance=how)
+        write_page(html, findings, title=title, provenance=how)
         console.print(f"report: {html}")
 
 

@@ -31,8 +31,8 @@ def demo(
     with progress_bars() as bar:
         result = run_demo(epochs=epochs, steps=steps, levels=levels, seed=seed, progress=bar)
     console.print("[bold]A small network, trained just now on the digits of scikit-learn[/]")
-    show_reports(result.reports)
-    publish(html, json_file, "A network of spikes reads digits", result.reports, {"COS": result.records}, result.how)
+    show_reports(result.findings.reports)
+    publish(html, json_file, result.findings, title="A network of spikes reads digits", how=result.how)
     if not images:
         return
     root = root or Path(os.environ.get("OFFSPIKE_DATA", "data"))

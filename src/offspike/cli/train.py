@@ -15,12 +15,12 @@ from torch import nn
 from offspike import distributed
 from offspike.cli.shared import Data, Json, Root, check_writable, console
 
-ANN = "ann.safetensors"
+ANN, PAGE = "ann.safetensors", "report.html"
 Number = Annotated[float | None, typer.Option(min=0.0)]
 
 
 def train(
-    out: Annotated[Path, typer.Option(help="Folder for ann.safetensors, log.jsonl and the checkpoint to resume.")],
+    out: Annotated[Path, typer.Option(help="Folder for the network, log.jsonl, report.html and a checkpoint.")],
     data: Data = "cifar10",
     root: Root = Path("data"),
     net: Annotated[str, typer.Option(help="vgg16, resnet18, resnet20, resnet34, small.")] = "resnet20",
@@ -62,6 +62,8 @@ def train(
     Example: offspike train --data cifar10 --root data --net resnet20 --levels 4 --out runs/resnet20
     """
     from offspike import checkpoint
+    from offspike.findings import Findings
+    from offspike.page import write_page
     from offspike.train import train as run_training
     from offspike.training.start import begin_from, network
 
@@ -91,7 +93,15 @@ def train(
             keep(result.model, out / ANN, learn, facts)
             if json_file:
                 json_file.write_text(json.dumps({**facts, "history": result.history}, indent=1))
-            console.print(f"{facts['accuracy']:.2f} % of {len(test)} test images; the network: {out / ANN}")
+            write_page(
+                out / PAGE,
+                Findings(history=result.history),
+                title=f"Training {net} on {facts['data']}",
+                provenance=told(facts),
+            )
+            console.print(
+                f"{facts['accuracy']:.2f} % of {len(test)} test images; the network: {out / ANN}; curves: {out / PAGE}"
+            )
 
 
 def open_data(
@@ -160,6 +170,12 @@ def describe(
         "images": images,
         "weights": "of the last epoch",
     }
+
+
+def told(facts: dict[str, Any]) -> dict[str, str]:
+    """The facts as lines of a page."""
+    recipe = ", ".join(f"{name} {value}" for name, value in facts["recipe"].items())
+    return {name: str(value) for name, value in facts.items() if name != "recipe"} | {"recipe": recipe}
 
 
 def keep(model: nn.Module, path: Path, data: Any, facts: dict[str, Any]) -> None:

@@ -1,39 +1,39 @@
-"""A certificate as a section of the report page."""
+"""What was proved about the network."""
 
-from offspike import markup
 from offspike.certificate import Certificate
+from offspike.page import markup
 
-__all__ = ["certificate_section"]
-
-NONE = "–"
+__all__ = ["certificate"]
 
 
-def certificate_section(certificate: Certificate) -> str:
+def certificate(found: Certificate | None) -> str:
     """The verdict, what the proof lacks, both tables and the hashes."""
-    body = markup.paragraph(certificate.verdict(), kind="finding")
-    body += "".join(markup.paragraph(reason, kind="muted") for reason in certificate.reasons[1:])
+    if found is None:
+        return ""
+    body = markup.paragraph(found.verdict(), kind="note")
+    body += "".join(markup.paragraph(reason, kind="muted") for reason in found.reasons[1:])
     body += markup.table(
-        f"Neuron layers in whole numbers at T = ρ = L = {certificate.steps}, and what was seen of them.",
+        f"Neuron layers in whole numbers at T = ρ = L = {found.steps}, and what was seen of them.",
         ["Layer", "θ", "Largest current", "Bits of ΣI", "Membrane bits", "Inputs equal (%)", "Outputs equal (%)", "MSE",
          "Offset spikes"],
-        [_neurons(name, certificate) for name in certificate.layers],
+        [_neurons(name, found) for name in found.layers],
     )  # fmt: skip
     body += markup.table(
         "Layers with weights: bits without sign, and the arithmetics in which every sum is exact.",
         ["Layer", "Weights", "Inputs", "Sums", "Exact in"],
         [
-            [name, str(made.weight_bits), str(made.input_bits), str(made.bits), ", ".join(made.exact_in) or NONE]
-            for name, made in certificate.sums.items()
+            [name, str(made.weight_bits), str(made.input_bits), str(made.bits), ", ".join(made.exact_in) or markup.NONE]
+            for name, made in found.sums.items()
         ],
     )
-    facts = {"weights (SHA-256)": certificate.weights, "data (SHA-256)": certificate.data, **certificate.provenance}
+    facts = {"weights (SHA-256)": found.weights, "data (SHA-256)": found.data, **found.provenance}
     return body + markup.definitions(facts)
 
 
 def _neurons(name: str, certificate: Certificate) -> list[str]:
     layer = certificate.layers[name]
     bound = layer.bound
-    numbers = [NONE] * 4
+    numbers = [markup.NONE] * 4
     if bound is not None:
         numbers = [f"{bound.threshold:,}", f"{bound.current:,}", str(bound.sum_bits), str(bound.membrane_bits)]
     offsets = ", ".join(f"{psi:+d}: {count:,}" for psi, count in sorted(layer.outputs.histogram.items()) if psi)

@@ -1,0 +1,99 @@
+"""The command ``reproduce``."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from offspike.cli.shared import Root, console, progress_bars
+
+WORK = Path("runs")  # ignored by git
+CLONE = Path("reproduce/records")
+
+Names = Annotated[
+    list[str], typer.Argument(help="table-1 … table-s4, times, figure-1 … figure-6, causal, cost; or all.")
+]
+Tiny = Annotated[bool, typer.Option("--tiny", help="Small networks on digits, trained on the spot.")]
+Raw = Annotated[Path | None, typer.Option("--from", help="Raw results of reproduce/measure.py; nothing is measured.")]
+Records = Annotated[Path | None, typer.Option(help="Where records go. Default: reproduce/records, or below runs/.")]
+Models = Annotated[Path | None, typer.Option(help="A folder of checkpoints, looked through before the packaged ones.")]
+Net = Annotated[list[str] | None, typer.Option(help="Only this network (vgg16, resnet18, resnet20); may be repeated.")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda. Default: a GPU where there is one.")]
+Batch = Annotated[int | None, typer.Option(min=1, help="Images at a time for T <= 32.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Only the first test images.")]
+Page = Annotated[Path, typer.Option(help="With the name results: the page to write.")]
+
+
+def reproduce(
+    names: Names,
+    tiny: Tiny = False,
+    raw: Raw = None,
+    records: Records = None,
+    root: Root = Path("data"),
+    models: Models = None,
+    net: Net = None,
+    device: Device = None,
+    batch: Batch = None,
+    limit: Limit = None,
+    page: Page = Path("docs/results.md"),
+) -> None:
+    """Regenerate tables and figures of the paper, our figures beside the paper's, with a record of each.
+
+    What has been measured is kept below runs/ and not measured again. The name results writes docs/results.md from the
+    records.
+
+    Example: offspike reproduce all --tiny
+    """
+    from offspike.paper.publish import publish
+    from offspike.paper.setting import FULL, TINY
+    from offspike.paper.store import Store
+    from offspike.paper.topics import TOPICS
+
+    work = WORK / ("reproduce-tiny" if tiny else "reproduce")
+    records = records or (CLONE if CLONE.is_dir() and not tiny else work / "records")
+    if names == ["results"]:
+        return _write_page(records, page)
+    unknown = [name for name in names if name not in TOPICS and name != "all"]
+    if unknown:
+        raise ValueError(f"there is no {unknown[0]!r}; there are {', '.join(TOPICS)}, all, and results")
+    topics = [TOPICS[name] for name in (TOPICS if "all" in names else dict.fromkeys(names))]
+    setting = TINY if tiny else FULL
+    if raw is not None and not raw.is_dir():
+        raise ValueError(f"{raw} is not a folder of raw results")
+    store = Store(raw or work / "raw")
+    if raw is None:
+        cells = [
+            cell for topic in topics for cell in topic.cells(setting) if not net or cell.network.split("-")[0] in net
+        ]
+        _measure(cells, setting, store, work / "models" if tiny else models, root, device, batch, limit, tiny=tiny)
+    results = store.read()
+    for topic in topics:
+        console.print(f"{topic.name}: {publish(topic, results, setting, records)}")
+
+
+def _write_page(records: Path, page: Path) -> None:
+    from offspike.paper.results import results_page
+
+    page.write_text(results_page(records, page), encoding="utf-8")
+    console.print(f"results: {page}")
+
+
+def _measure(
+    cells: list[Any], setting: Any, store: Any, models: Path | None, root: Path, device: str | None, batch: int | None,
+    limit: int | None, *, tiny: bool,
+) -> None:  # fmt: skip
+    from offspike.paper.bench import Bench
+    from offspike.paper.measure import measure
+    from offspike.paper.tiny import train_small
+
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    size = batch or (500 if device.startswith("cuda") else 200 if tiny else 50)
+    bench = Bench(setting.data, root, models, device, size, limit, setting.images_for_energy)
+    if tiny and models is not None:
+        train_small([cell.network for cell in cells], models)
+    with progress_bars() as bar:
+        outcome = measure(cells, bench, store, watch=bar)
+    if outcome.missing and not outcome.measured and not outcome.found:
+        bench.path(next(iter(outcome.missing)))  # says what to do about it
+    console.print(outcome.sentence())

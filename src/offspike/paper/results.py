@@ -1,0 +1,58 @@
+"""``docs/results.md``: made from the records alone, so that no figure in it is ever typed."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from offspike.paper.publish import FILE, read_record
+from offspike.paper.setting import FULL, TINY
+from offspike.paper.store import Results
+from offspike.paper.topics import TOPICS
+
+__all__ = ["results_page"]
+
+HEAD = """# Results
+
+Made by `offspike reproduce results` from `reproduce/records/`; do not edit. Each section is a table or figure of the
+paper ("Bridging the Gap between ANNs and SNNs by Calibrating Offset Spikes", ICLR 2023), measured with our networks:
+rows marked *paper* are as printed there, rows marked *ours* were measured. What T means in each schedule:
+[theory.md](theory.md#what-t-means-in-each-schedule).
+"""
+
+
+def results_page(records: Path, page: Path) -> str:
+    """The text of ``page``: the latest record of every topic, links relative to the page."""
+    sections = [HEAD]
+    for name in TOPICS:
+        folders = sorted(folder for folder in records.glob(f"*_{name}") if (folder / FILE).is_file())
+        if folders:
+            sections.append(_section(folders[-1], _relative(folders[-1], page)))
+    if len(sections) == 1:
+        raise ValueError(f"{records} holds no record of a table or figure: run offspike reproduce all first")
+    return "\n".join(sections)
+
+
+def _section(folder: Path, link: str) -> str:
+    record = read_record(folder)
+    setting = next(each for each in (FULL, TINY) if each.data == record["data"])
+    shown = TOPICS[record["topic"]].show(Results(record["cells"]), setting)
+    parts = [f"## {record['title']}\n"]
+    if shown.words:
+        parts.append(f"{shown.words}\n")
+    parts += [sheet.to_markdown() for sheet in shown.sheets]
+    parts += [f"![{record['title']}: {name}]({link}/{name}.svg)\n" for name in shown.figures]
+    return "\n".join([*parts, f"{_said(record)} [Record]({link}/).\n"])
+
+
+def _said(record: dict[str, Any]) -> str:
+    runs = record["measured"]
+    if not runs:
+        return "Nothing is measured here."
+    machines = ", ".join(sorted({run["machine"] for run in runs}))
+    images = " or ".join(sorted({run["images"] for run in runs}, key=int))
+    precision = " and ".join(sorted({run["precision"] for run in runs}))
+    return f"Measured on {images} test images ({record['data']}) in {precision}; {machines}; torch {runs[0]['torch']}."
+
+
+def _relative(folder: Path, page: Path) -> str:
+    return Path(os.path.relpath(folder.resolve(), page.resolve().parent)).as_posix()

@@ -1,0 +1,91 @@
+"""Table S1: conversion methods on CIFAR-10 against T. Older methods start from a ReLU twin of each network."""
+
+from offspike import methods
+from offspike.methods import Method
+from offspike.paper.cells import Cell
+from offspike.paper.numbers import printed
+from offspike.paper.setting import TITLES, Setting
+from offspike.paper.sheets import MISSING, Sheet, percent
+from offspike.paper.store import Results
+from offspike.paper.topic import Shown, Topic, accuracies, steps_columns
+from offspike.report import Report
+
+OLD: dict[str, Method] = {"RMP": methods.rmp(), "OPI": methods.opi(), "SNM": methods.snm()}
+
+
+def cells(setting: Setting) -> list[Cell]:
+    """QCFS, COS, exact; then RMP, OPI, SNM in one long pass each, and SNNC-AP, which is made for one T, at each T."""
+    core = [setting.accuracy(net, method, stage=1) for net in setting.nets for method in setting.core().values()]
+    old = [_old(setting, net, method) for method in OLD.values() for net in setting.nets]
+    return core + old + [_snnc(setting, net, t) for net in setting.nets for t in setting.long_readouts]
+
+
+def show(results: Results, setting: Setting) -> Shown:
+    """Every method beside the paper's row; then what COS and exact lose against their own ANN."""
+    columns = ("network", "method", "source", "ANN", *steps_columns(setting.long_readouts))
+    rows = [row for net in setting.nets for row in _rows(results, setting, net)]
+    losses = [row for net in setting.nets for row in _losses(results, setting, net)]
+    sheets = (
+        Sheet(f"Accuracy (%) of conversion methods on {setting.data}", columns, tuple(rows), text=3),
+        Sheet(
+            "COS and exact beside the paper's COS: accuracy less that of the own ANN (percentage points)",
+            (*columns[:4], *steps_columns(setting.readouts)), tuple(losses), text=3, name="losses",
+        ),
+    )  # fmt: skip
+    words = (
+        f"QCFS, COS and exact: ρ = L = {setting.levels}, layer-wise schedule. RMP, OPI, SNM and SNNC-AP start from "
+        "ReLU networks; SNNC-AP is converted anew for each T."
+    )
+    return Shown(sheets, words=words)
+
+
+def _old(setting: Setting, net: str, method: Method) -> Cell:
+    return Cell("accuracy", setting.checkpoint(net, "relu"), method, setting.long, stage=8)
+
+
+def _snnc(setting: Setting, net: str, steps: int) -> Cell:
+    return Cell("accuracy", setting.checkpoint(net, "relu"), methods.snnc(steps, pipeline="advanced"), steps, stage=9)
+
+
+def _rows(results: Results, setting: Setting, net: str) -> list[tuple[str, ...]]:
+    ours: dict[str, tuple[str, list[str]]] = {}
+    for name, method in OLD.items():
+        ours[name] = _line(results.report(_old(setting, net, method)), setting)
+    snnc = {t: results.report(_snnc(setting, net, t)) for t in setting.long_readouts}
+    known = [report for report in snnc.values() if report is not None]
+    ann = percent(known[0].reference_accuracy) if known else MISSING
+    ours["SNNC-AP"] = (ann, [accuracies(report, [t])[0] for t, report in snnc.items()])
+    for name, method in setting.core().items():
+        ours[name] = _line(results.report(setting.accuracy(net, method)), setting)
+    rows = []
+    for name, (ann, values) in ours.items():
+        for row in printed("table-s1", architecture=TITLES[net], method="Ours" if name == "COS" else name):
+            paper = [_printed(row.get(f"T={t}")) for t in setting.long_readouts]
+            rows.append((TITLES[net], name, "paper", _printed(row["ANN"]), *paper))
+        rows.append((TITLES[net], name, "ours", ann, *values))
+    return rows
+
+
+def _line(report: Report | None, setting: Setting) -> tuple[str, list[str]]:
+    return percent(report.reference_accuracy if report else None), accuracies(report, setting.long_readouts)
+
+
+def _losses(results: Results, setting: Setting, net: str) -> list[tuple[str, ...]]:
+    rows = []
+    for row in printed("table-s1", architecture=TITLES[net], method="Ours"):
+        less = [f"{row[f'T={t}'] - row['ANN']:+.2f}" for t in setting.readouts]
+        rows.append((TITLES[net], "COS", "paper", _printed(row["ANN"]), *less))
+    for name in ("COS", "exact"):
+        report = results.report(setting.accuracy(net, setting.core()[name]))
+        if report is not None and report.reference_accuracy is not None:
+            ann = report.reference_accuracy
+            less = [f"{100 * (report.accuracy[t - 1] - ann):+.2f}" for t in setting.readouts]
+            rows.append((TITLES[net], name, "ours", percent(ann), *less))
+    return rows
+
+
+def _printed(value: object) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else MISSING
+
+
+TOPIC = Topic("table-s1", "Table S1: conversion methods on CIFAR-10", cells, show)
