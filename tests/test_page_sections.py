@@ -1,6 +1,7 @@
 """The parts of a page that look at samples, layers and neurons: their numbers are those of the findings."""
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -8,8 +9,12 @@ import torch
 
 from offspike import figures, methods
 from offspike.answers import Answers
+from offspike.certificate import Certificate, LayerCertificate
 from offspike.energy import Energy
 from offspike.findings import Findings
+from offspike.integers import NeuronBound
+from offspike.reach import Sum
+from offspike.record import Judgement
 from test_figures import legend, lines, report
 from test_page import HOSTILE, build
 
@@ -104,25 +109,19 @@ def test_training_curves_alone_make_a_page(make):
 
 
 def test_a_certificate_is_shown_as_it_is(make):
-    seen = {"total": 8, "equal": 6, "ratio": 0.75, "mse": 0.25, "histogram": {"0": 6, "1": 2}}
-    layers = {"act1": {"bound": {"bits": 9, "reach": 2.5}, "outputs": seen}, HOSTILE: {"bound": None, "outputs": seen}}
-    derived = {"proved": False, "observed": True, "verdict": "observed, not proved", "arithmetics": ["float32", "bf16"]}
-    sums = {"conv1": {"bits": 12, "exact_in": ["float32"]}}
-    found = {"steps": 4, "reasons": ["a threshold has no grid"], "layers": layers, "sums": sums, "derived": derived}
+    equal, off = Judgement(8, 8, 0.0, Counter({0: 8})), Judgement(8, 6, 2.0, Counter({0: 6, 1: 1, -1: 1}))
+    layers = {
+        "act1": LayerCertificate(NeuronBound(-10, 1024, 2000, 14, 16), equal, equal, equal),
+        HOSTILE: LayerCertificate(None, off, off, equal),
+    }
+    facts = {"steps": 4, "method": {}, "samples": 8, "weights": "ab12", "data": "cd34"}
+    found = Certificate(layers=layers, sums={"conv": Sum(5.0, 12, 7, 9)}, reasons=("a gap",), equal=6, **facts)
     page = make(certificate=found)
-    assert "Observed, not proved." in page.text
-    assert "The proof lacks:" in page.text
-    assert page.row("Layer", "bits", "reach")[3:] == ["outputs equal, %"]
-    assert page.row("act1") == ["act1", "9", "2.5", "75.00"]
-    assert page.row(HOSTILE) == [HOSTILE, "–", "–", "75.00"]
-    assert page.row("conv1") == ["conv1", "12", "float32"]
-    told = {name: page.text[page.text.index(name) + 1] for name in ("steps", "observed", "arithmetics")}
-    assert told == {"steps": "4", "observed": "yes", "arithmetics": "float32, bf16"}
-
-
-def test_a_small_certificate_will_do(make):
-    assert "Proved." in make(certificate={"proved": True, "layers": {}}).text
-    assert "Not proved." in make(certificate={"proved": False}).text
+    assert "not equal: logits equal on 6 of 8 samples; a gap" in page.text
+    assert page.row("act1") == ["act1", "1,024", "2,000", "14", "16", "100.00", "100.00", "0", "none"]
+    assert page.row(HOSTILE) == [HOSTILE, "–", "–", "–", "–", "75.00", "75.00", "0.25", "-1: 1, +1: 1"]
+    assert page.row("conv") == ["conv", "7", "9", "12", "float32, tf32, int32"]
+    assert page.text[page.text.index("weights (SHA-256)") + 1] == "ab12"
     assert "Certificate" not in make(history=HISTORY).text
 
 

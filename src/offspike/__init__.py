@@ -3,6 +3,8 @@
 from offspike import corrections, equations, exchange, initial, methods, neurons, ops, thresholds, zoo
 from offspike.activations import QCFS, ClippedReLU
 from offspike.activations import Rectifier as ReLU
+from offspike.certificate import Certificate
+from offspike.certify import certify, verify
 from offspike.checkpoint import load, save
 from offspike.convert import convert
 from offspike.energy import CostModel, energy
@@ -20,12 +22,15 @@ from offspike.pool_errors import pool_errors
 from offspike.prepare import init_thresholds, prepare
 from offspike.record import record
 from offspike.report import Report
+from offspike.snap import snap
 from offspike.surgery import audit
+from offspike.tuning import tune
 
 __version__ = "0.1.0"
 
 __all__ = [
     "QCFS",
+    "Certificate",
     "ClippedReLU",
     "CostModel",
     "Method",
@@ -33,6 +38,7 @@ __all__ = [
     "Report",
     "SpikingNetwork",
     "audit",
+    "certify",
     "convert",
     "corrections",
     "cost",
@@ -54,9 +60,12 @@ __all__ = [
     "prepare",
     "record",
     "save",
+    "snap",
     "thresholds",
     "to_nir",
     "to_onnx",
     "to_spikingjelly",
+    "tune",
+    "verify",
     "zoo",
 ]

@@ -56,10 +56,11 @@ def evaluate(
     Example: offspike evaluate ann.safetensors --data digits --method cos --method exact --steps 8
     """
     from offspike import experiment, methods
+    from offspike.certificate import Certificate
     from offspike.examine import examine
 
     check_writable(html, json_file)
-    proof = read_certificate(certificate) if certificate else None
+    proof = Certificate.from_json(certificate) if certificate else None
     with distributed.process_group() as device:
         opened = open_model_and_data(model, data, root, batch, limit)
         rho = rho or experiment.levels_of(opened.ann)
@@ -137,20 +138,6 @@ def analyze(
         look = look_closely(snn, opened.batches, name=method, steps=steps or rho, reference=ann)
         found = Findings(records={method: records}, close_up=look, classes=opened.classes)
         publish(html, None, found, title=f"Offset spikes of {Path(model).name} on {data}", how=how)
-
-
-def read_certificate(path: Path) -> dict[str, Any]:
-    """A certificate as plain values."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a certificate: {error}") from error
-    tables = [found.get("layers"), found.get("sums", {})] if isinstance(found, dict) else [None]
-    rows = [row for table in tables if isinstance(table, dict) for row in table.values()]
-    derived = found.get("derived", {}) if isinstance(found, dict) else {}
-    if not all(isinstance(value, dict) for value in (*tables, *rows, derived)):
-        raise ValueError(f"{path} is not a certificate: it needs layers, each with its facts")
-    return found  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
