@@ -13,7 +13,7 @@ neurons initial leaves thresholds corrections grids rounding
 methods graph obstacles
 capture layers batchwise pooling
 sites folding fates kinds
-rewrite averages reach rescaling
+rewrite averages assembly reach rescaling
 units fitting bounds
 schedules integers
 network latency datasets
