@@ -4,7 +4,8 @@
 
 Each model has random weights, batch norms with the statistics of a random batch, and QCFS in place of its ReLUs (L=4,
 thresholds from that batch, max-pools gated); the spiking network is calibrated exactly at ρ = T = L. In float64 the two
-differ by rounding alone, unless that tips a spike. A model that cannot be converted is listed with its first obstacle.
+differ by rounding alone, unless that tips a spike; errors are fractions of the largest output. A model that cannot be
+converted is listed with its first obstacle.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import importlib.util
 import json
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +91,8 @@ def compare(model: nn.Module, x: Tensor) -> dict[str, object]:
     found = osp.audit(model, x)
     obstacles = [finding for finding in found if finding.fatal and MENDED not in finding.fix]
     if obstacles:
-        return {"verdict": "refused", "obstacles": len(obstacles), "first": str(obstacles[0])}
+        first = replace(obstacles[0], source=obstacles[0].source.rpartition("/")[2])
+        return {"verdict": "refused", "obstacles": len(obstacles), "first": str(first)}
     ann = osp.prepare(model, osp.QCFS(LEVELS), example=x, pool="gate").eval()
     osp.init_thresholds(ann, x)
     snn = osp.convert(ann, osp.methods.exact(LEVELS), example=x)
@@ -102,6 +105,7 @@ def compare(model: nn.Module, x: Tensor) -> dict[str, object]:
         "verdict": "converted",
         "operations": len(found.operations),
         "spiking_layers": len(snn.layers),
+        "two_images_differ_by": float((tensors(ann(x[:1])) - tensors(ann(x[1:2]))).abs().max()) / scale,
         "largest_error": float(error.max()),
         "equal": float((error <= tolerance).double().mean()),
     }
@@ -145,7 +149,10 @@ def main() -> None:
 def line(row: dict[str, object]) -> str:
     if row["verdict"] != "converted":
         return f"{row['model']:32} {row['verdict']:10} {row['seconds']:6} s  {row['first']}"
-    figures = f"{row['spiking_layers']:3} spiking layers, error {row['largest_error']:.1e}, equal {row['equal']:7.2%}"
+    figures = (
+        f"{row['spiking_layers']:3} spiking layers, error {row['largest_error']:.1e}, equal {row['equal']:7.2%}, "
+        f"two images differ by {row['two_images_differ_by']:.1e}"
+    )
     return f"{row['model']:32} {row['verdict']:10} {row['seconds']:6} s  {figures}"
 
 

@@ -57,7 +57,8 @@ def report(tmp_path_factory):
         ann, lambda: batched(x, y, 30), {"θ/2": osp.methods.qcfs(), "exact": osp.methods.exact(2)}, steps=4, count=30,
         with_energy=True, with_answers=True, with_layers=True, classes=test.classes,
     )  # fmt: skip
-    found.history, found.certificate = HISTORY, {"proved": False, "layers": {"features.2": {"slack": 0.5}}}
+    found.history = HISTORY
+    found.certificate = osp.certify(ann, osp.convert(ann, osp.methods.exact(2)), [x])
     path = tmp_path_factory.mktemp("report") / "report.html"
     write_page(path, found, title="Digits", provenance={"command": "offspike evaluate"})
     return path

@@ -59,7 +59,9 @@ def test_evaluate_every_method_and_some(offspike, model, tmp_path):
 
 
 def test_evaluate_meters_energy_and_early_exit(offspike, model, tmp_path):
-    files = ("--json", tmp_path / "r.json", "--html", tmp_path / "r.html")
+    facts = {"steps": 2, "method": {}, "samples": 20, "equal": 20, "weights": "ab12", "data": "cd34"}
+    osp.Certificate(layers={}, sums={}, reasons=(), **facts).to_json(tmp_path / "c.json")
+    files = ("--json", tmp_path / "r.json", "--html", tmp_path / "r.html", "--certificate", tmp_path / "c.json")
     options = ("--limit", 20, "--steps", 4, "--method", "qcfs", "--method", "exact", "--energy", "--early-exit")
     code, out, _ = offspike("evaluate", model, *options, *files)
     assert code == 0
@@ -69,7 +71,15 @@ def test_evaluate_meters_energy_and_early_exit(offspike, model, tmp_path):
     assert found["energy"]["samples"] == found["early_exit"]["samples"] == 20
     assert found["energy"]["ann_macs"] == sum(layer["ann_macs"] for layer in found["energy"]["layers"].values()) > 0
     assert found["early_exit"]["accuracy"][-1] == found["derived"]["accuracy"][-1]
-    sections = ("Accuracy", "Early exit", "Offset spikes", "Energy", "One neuron, step by step", "Answers")
+    sections = (
+        "Accuracy",
+        "Early exit",
+        "Offset spikes",
+        "Energy",
+        "One neuron, step by step",
+        "Answers",
+        "Certificate",
+    )
     page = (tmp_path / "r.html").read_text()
     assert all(f">{name}</h2>" in page for name in sections)
 
@@ -97,7 +107,19 @@ def test_doctor_says_which_kernels_run(offspike, tmp_path):
     assert {"torch", "GPU"} <= {check["name"] for check in json.loads((tmp_path / "d.json").read_text())}
 
 
-@pytest.mark.parametrize("command", ["demo", "train", "evaluate", "analyze", "reproduce", "models", "doctor"])
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", '{"layers": [1]}', '{"layers": {"a": 1}}', '{"layers": {}, "derived": 3}', "{"]
+)
+def test_what_is_not_a_certificate_is_refused(offspike, model, tmp_path, text):
+    (tmp_path / "c.json").write_text(text)
+    code, _, err = offspike("evaluate", model, "--certificate", tmp_path / "c.json")
+    assert code == 2
+    assert "offspike certificate" in err
+
+
+@pytest.mark.parametrize(
+    "command", ["demo", "train", "evaluate", "analyze", "audit", "export", "reproduce", "bench", "models", "doctor"]
+)
 def test_help_has_an_example(offspike, command):
     code, out, _ = offspike(command, "--help")
     assert code == 0
@@ -116,6 +138,7 @@ def test_help_has_an_example(offspike, command):
         (["evaluate", "{model}", "--data", "faces"], "faces"),
         (["evaluate", "{model}", "--json", "{tmp}/no/such/file.json"], "its folder does not exist"),
         (["evaluate", "{model}", "--json", "{tmp}"], "it is a folder"),
+        (["evaluate", "{model}", "--certificate", "{model}"], "offspike certificate"),
         (["evaluate", "{model}", "--steps", "0"], "steps"),
         (["evaluate", "{model}", "--rho", "0"], "rho"),
         (["demo", "--levels", "0"], "levels"),
@@ -139,3 +162,25 @@ def test_debug_shows_the_traceback(tmp_path):
     out = subprocess.run(command, capture_output=True, text=True, check=False)
     assert out.returncode == 1
     assert "Traceback" in out.stderr
+
+
+def test_certify_and_verify(offspike, model, tmp_path):
+    file, network, page = (tmp_path / name for name in ("c.json", "c.safetensors", "c.html"))
+    code, out, _ = offspike("certify", model, "--limit", 12, "--json", file, "--html", page)
+    assert code == 0
+    assert "proved: equal bit for bit for every input; seen on 12 samples" in out
+    assert "proved" in page.read_text()
+    code, out, _ = offspike("verify", file)
+    assert code == 0
+    assert "✓" in out
+    osp.save(osp.snap(osp.zoo.small(activation=osp.QCFS(2)), example=torch.rand(2, 1, 8, 8)), network)
+    code, _, error = offspike("verify", file, "--static")
+    assert code == 2
+    assert "for other weights" in error
+
+
+def test_certify_says_which_layer_needs_fewer_bits(offspike, model):
+    code, _, error = offspike("certify", model, "--limit", 12, "--bits", 16)
+    assert code == 2
+    assert "would do" in error
+    assert "\n" not in error.strip()

@@ -9,18 +9,20 @@ ROWS = """
 equations clock distributed storage catalogue fit timing pairs
 ops
 activations
-neurons initial leaves thresholds corrections
+neurons initial leaves thresholds corrections grids rounding
 fused events
 methods graph obstacles
 capture layers batchwise pooling
-sites folding fates reading
-rewrite plan replay
-schedules
+sites folding fates reading kinds
+rewrite plan replay averages reach rescaling
+units fitting bounds
+schedules integers
 network latency datasets
 surgery report checkpoint energy exits
 answers closeup
-prepare convert record pool_errors
-evaluate findings figures page zoo training train
+prepare convert record pool_errors freeze exchange proof
+evaluate zoo training train snap tuning certificate certify
+findings figures page
 experiment doctor rivals bench
 examine paper
 demo

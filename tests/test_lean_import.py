@@ -3,7 +3,20 @@
 import subprocess
 import sys
 
-HEAVY = ["numba", "matplotlib", "sklearn", "rich", "typer", "PIL", "tensorboard"]
+HEAVY = [
+    "numba",
+    "matplotlib",
+    "sklearn",
+    "rich",
+    "typer",
+    "PIL",
+    "tensorboard",
+    "nir",
+    "h5py",
+    "onnx",
+    "onnxruntime",
+    "spikingjelly",
+]
 
 
 def test_import_is_lean():

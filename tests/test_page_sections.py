@@ -1,6 +1,7 @@
 """The parts of a page that look at samples, layers and neurons: their numbers are those of the findings."""
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -8,8 +9,12 @@ import torch
 
 from offspike import figures, methods
 from offspike.answers import Answers
+from offspike.certificate import Certificate, LayerCertificate
 from offspike.energy import Energy
 from offspike.findings import Findings
+from offspike.integers import NeuronBound
+from offspike.reach import Sum
+from offspike.record import Judgement
 from test_figures import legend, lines, report
 from test_page import HOSTILE, build
 
@@ -104,13 +109,19 @@ def test_training_curves_alone_make_a_page(make):
 
 
 def test_a_certificate_is_shown_as_it_is(make):
-    layers = {"act1": {"slack": 0.25, "exact": True}, HOSTILE: {"slack": None, "exact": False}}
-    page = make(certificate={"proved": True, "bits": 8, "layers": layers})
-    assert "Proved: the spiking network answers as the ANN does." in page.text
-    assert page.row("act1") == ["act1", "0.25", "yes"]
-    assert page.row(HOSTILE) == [HOSTILE, "–", "no"]
-    assert page.text[page.text.index("bits") + 1] == "8"
-    assert "Not proved." in make(certificate={"proved": False, "layers": [{"name": "a", "slack": 1.0}]}).text
+    equal, off = Judgement(8, 8, 0.0, Counter({0: 8})), Judgement(8, 6, 2.0, Counter({0: 6, 1: 1, -1: 1}))
+    layers = {
+        "act1": LayerCertificate(NeuronBound(-10, 1024, 2000, 14, 16), equal, equal, equal),
+        HOSTILE: LayerCertificate(None, off, off, equal),
+    }
+    facts = {"steps": 4, "method": {}, "samples": 8, "weights": "ab12", "data": "cd34"}
+    found = Certificate(layers=layers, sums={"conv": Sum(5.0, 12, 7, 9)}, reasons=("a gap",), equal=6, **facts)
+    page = make(certificate=found)
+    assert "not equal: logits equal on 6 of 8 samples; a gap" in page.text
+    assert page.row("act1") == ["act1", "1,024", "2,000", "14", "16", "100.00", "100.00", "0", "none"]
+    assert page.row(HOSTILE) == [HOSTILE, "–", "–", "–", "–", "75.00", "75.00", "0.25", "-1: 1, +1: 1"]
+    assert page.row("conv") == ["conv", "7", "9", "12", "float32, tf32, int32"]
+    assert page.text[page.text.index("weights (SHA-256)") + 1] == "ab12"
     assert "Certificate" not in make(history=HISTORY).text
 
 

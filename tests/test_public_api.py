@@ -5,6 +5,7 @@ import inspect
 import offspike as osp
 
 NAMES = "prepare QCFS init_thresholds convert methods evaluate Report audit save load initial equations ops record zoo"
+NAMES += " freeze to_nir from_nir to_onnx to_spikingjelly snap certify Certificate verify"
 
 
 def test_the_contract():

@@ -1,14 +1,20 @@
 """offspike: trained neural networks as spiking networks that answer the same, in as few time-steps as possible."""
 
-from offspike import corrections, equations, initial, methods, neurons, ops, thresholds, zoo
+from offspike import corrections, equations, exchange, initial, methods, neurons, ops, thresholds, zoo
 from offspike.activations import QCFS, ClippedReLU
 from offspike.activations import Rectifier as ReLU
+from offspike.certificate import Certificate
+from offspike.certify import certify, verify
 from offspike.checkpoint import load, save
 from offspike.convert import convert
 from offspike.energy import CostModel, energy
 from offspike.evaluate import evaluate
+from offspike.exchange.nir import from_nir, to_nir
+from offspike.exchange.onnx import to_onnx
+from offspike.exchange.spikingjelly import to_spikingjelly
 from offspike.exits import early_exit
 from offspike.folding import fold
+from offspike.freeze import freeze
 from offspike.latency import cost
 from offspike.methods import Method
 from offspike.network import SpikingNetwork
@@ -16,12 +22,15 @@ from offspike.pool_errors import pool_errors
 from offspike.prepare import init_thresholds, prepare
 from offspike.record import record
 from offspike.report import Report
+from offspike.snap import snap
 from offspike.surgery import audit
+from offspike.tuning import tune
 
 __version__ = "0.1.0"
 
 __all__ = [
     "QCFS",
+    "Certificate",
     "ClippedReLU",
     "CostModel",
     "Method",
@@ -29,6 +38,7 @@ __all__ = [
     "Report",
     "SpikingNetwork",
     "audit",
+    "certify",
     "convert",
     "corrections",
     "cost",
@@ -36,7 +46,10 @@ __all__ = [
     "energy",
     "equations",
     "evaluate",
+    "exchange",
     "fold",
+    "freeze",
+    "from_nir",
     "init_thresholds",
     "initial",
     "load",
@@ -47,6 +60,12 @@ __all__ = [
     "prepare",
     "record",
     "save",
+    "snap",
     "thresholds",
+    "to_nir",
+    "to_onnx",
+    "to_spikingjelly",
+    "tune",
+    "verify",
     "zoo",
 ]

@@ -1,7 +1,8 @@
 """``save`` and ``load``: a whole network in one safetensors file, without its source code and without pickle.
 
 The tensors are the state dictionary. The metadata holds one JSON header under "offspike": the graph, its layers as
-constructor arguments, the method of a spiking network, preprocessing, provenance. Loading builds layers from a table of
+constructor arguments, the method of a spiking network, preprocessing, provenance, and for a network in fixed point
+its whole numbers (`integers.py`). Loading builds layers from a table of
 types on the "meta" device, compares them with the tensors that the file really holds, and only then reads these; a file
 can name nothing that is not in the tables, so it cannot run code.
 """
@@ -21,6 +22,7 @@ from offspike import catalogue, leaves, storage
 from offspike.activations import Bounded
 from offspike.capture import captured
 from offspike.graph import Graph, GraphNetwork
+from offspike.integers import integer_view
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
 from offspike.network import SpikingNetwork
@@ -71,6 +73,7 @@ def save(
     network = captured(model.model if isinstance(model, SpikingNetwork) else model)
     preprocess = getattr(model, "preprocess", None) if preprocess is None else preprocess
     header = {"format": FORMAT, **_describe(network), **_facts(model, preprocess, provenance or {})}
+    header["integers"] = integer_view(network)
     weights = {f"{name}.weight" for name in header["layers"]} - set(header["attributes"])
     tensors = storage.pack(network.state_dict(), weights=weights, precision=dtype)
     try:

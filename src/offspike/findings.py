@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from offspike.answers import Answers
+from offspike.certificate import Certificate
 from offspike.closeup import CloseUp
 from offspike.energy import Energy
 from offspike.exits import EarlyExit
@@ -19,7 +20,7 @@ class Findings:
     """By the name of the method, unless said otherwise.
 
     ``records`` are offset spikes, by method and layer; ``energies`` were measured at T = ``chosen``; ``history`` is a
-    training, epoch by epoch; ``certificate`` is a plain dictionary with ``proved`` and ``layers``; ``classes`` are the
+    training, epoch by epoch; ``certificate`` is what ``osp.certify`` found; ``classes`` are the
     names of the answers.
     """
 
@@ -29,7 +30,7 @@ class Findings:
     answers: dict[str, Answers] = field(default_factory=dict)
     close_up: CloseUp | None = None
     history: Sequence[Mapping[str, Any]] = ()
-    certificate: Mapping[str, Any] | None = None
+    certificate: Certificate | None = None
     classes: tuple[str, ...] = ()
 
     @property

@@ -1,7 +1,7 @@
 """The spiking network: the user's own model, run over time."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self, cast
+from typing import Any, Protocol, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,17 @@ from offspike.methods import Method
 from offspike.plan import Plan, Precision, arithmetic, check_precision
 from offspike.replay import Replays, worth
 
-__all__ = ["SpikingNetwork"]
+__all__ = ["Proven", "SpikingNetwork"]
+
+
+class Proven(Protocol):
+    """What a network has to know of its certificate."""
+
+    @property
+    def proved(self) -> bool:
+        """Whether its logits at T = ρ = L are proved to be those of the quantised ANN."""
+        ...
+
 
 Heard = Callable[[SpikingLayer, Tensor], None]
 
@@ -32,12 +42,14 @@ class SpikingNetwork(nn.Module):
 
     ``precision``: ``"exact32"`` computes as the ANN does; ``"tf32"`` and ``"bf16"`` let the tensor cores of a GPU round
     the weights (spikes are exact in any format, and the membrane stays float32). The network runs as a plan
-    (`plan.py`); with hooks on its layers the model itself is run, one layer after the other.
+    (`plan.py`); with hooks on its layers the model itself is run, one layer after the other. ``certificate`` is what
+    ``osp.certify`` has found about this network, if it has been asked.
 
     On a GPU nobody waits for the input to be looked at: a sample with NaN or infinite values gets NaN for an answer,
     where a CPU refuses it.
     """
 
+    certificate: Proven | None = None
     _ready: tuple[Any, Plan | None, Replays] | None = None
 
     def __init__(
@@ -79,19 +91,38 @@ class SpikingNetwork(nn.Module):
                 return replays.run((total, piece), lambda xs: self._passes(plan, xs, total, piece, None), inputs)
             return self._passes(plan, inputs, total, piece, heard)
 
+    def fast(self, *inputs: Any) -> Any:
+        """The readout at T = ρ = L, ``[B, …]``, in one pass: the same bits as ``snn(x, L).mean(0)``, L times faster.
+
+        Only a network with a certificate that proves this has it: ``osp.certify(ann, snn, loader)``.
+        """
+        if self.certificate is None or not self.certificate.proved:
+            what = "has no certificate" if self.certificate is None else "has a certificate that proves nothing"
+            raise ValueError(
+                f"this network {what}, so one pass may answer otherwise than its spikes. "
+                "osp.snap(ann, …), convert with osp.methods.exact(rho=L), then osp.certify(ann, snn, loader)"
+            )
+        self._check_call(inputs, 1, None)
+        with torch.no_grad(), arithmetic(self.precision):
+            out = self._pass(self._run, inputs, Clock(1, len(inputs[0]), schedules.Count()))
+        return map_values(out, lambda leaf: leaf[0] if isinstance(leaf, Tensor) else leaf)
+
     def _passes(
         self, run: Callable[..., Any], inputs: Sequence[Tensor], steps: int, piece: int | None, heard: Heard | None
     ) -> Any:
         """All passes that the schedule asks for."""
 
         def one_pass(horizon: int, phase: Phase, carry: dict[Any, Tensor] | None) -> Any:
-            clock = Clock(horizon, len(inputs[0]), phase, carry, heard)
-            with clock.ticking():
-                given = [clock.fold(clock.hold(x)) for x in inputs] if self.repeat_input else list(inputs)
-                out = self._try(run, given)
-                return map_values(out, lambda leaf: clock.unfold(leaf) if isinstance(leaf, Tensor) else leaf)
+            return self._pass(run, inputs, Clock(horizon, len(inputs[0]), phase, carry, heard))
 
         return _finish(schedules.run(self.method, steps, one_pass, piece=piece), steps, inputs)
+
+    def _pass(self, run: Callable[..., Any], inputs: Sequence[Tensor], clock: Clock) -> Any:
+        """What the model returns at each step of the clock, ``[T, B, …]``."""
+        with clock.ticking():
+            given = [clock.fold(clock.hold(x)) for x in inputs] if self.repeat_input else list(inputs)
+            out = self._try(run, given)
+            return map_values(out, lambda leaf: clock.unfold(leaf) if isinstance(leaf, Tensor) else leaf)
 
     def _run(self, *inputs: Tensor) -> Any:
         """The model itself, layer by layer."""

@@ -15,12 +15,13 @@ from torch import Tensor
 
 from offspike import fused
 from offspike.clock import Phase, active_clock
+from offspike.equations import desired_count
 from offspike.fused import Drive
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
 from offspike.neurons import IF
 
-__all__ = ["run"]
+__all__ = ["Count", "run"]
 
 Pass = Callable[[int, Phase, dict[Any, Tensor] | None], Any]  # whatever the model returns, over that many steps
 
@@ -66,6 +67,23 @@ class Start:
         if layer.neuron == IF():
             return _kept(layer, *fused.run(drive, layer.theta, v0=self.starts[layer], keep=_continues()))
         return _send(layer, drive, drive.total(), self.starts[layer])
+
+
+class Count:
+    """One pass of the quantised ANN: every neuron sends at once the mean of what it would send in L steps.
+
+    ``k/L`` spikes, ``k = clip(⌊L·I/θ + ½⌋, 0, L)``. What comes out is the readout at T = ρ = L, if that is exact.
+    """
+
+    final: ClassVar[bool] = True
+
+    def fire(self, layer: SpikingLayer, drive: Drive) -> Tensor:
+        """Shares of spikes, ``[1, B, …]``."""
+        if layer.levels is None:
+            raise ValueError("a count needs levels L: this layer stands for an activation that is not quantised")
+        current = drive.total()
+        count = desired_count(current * layer.levels, layer.theta.to(current.dtype), layer.levels)
+        return drive.write(count * (1 / layer.levels), layer.theta)
 
 
 def run(method: Method, steps: int, one_pass: Pass, *, piece: int | None = None) -> list[Any]:

@@ -88,8 +88,8 @@ def pack(
     """The tensors to store. Only matrices named in ``weights`` are made smaller, never thresholds or norms.
 
     int8 is ``round(w/s)`` with ``s = max|w|/127`` of an output channel, stored as ``<name>.scale``. int4 keeps two such
-    codes, −8 to 7, in a byte, with the s of least squared error. A mapping chooses by the start of the name ("" is
-    all others).
+    codes, −8 to 7, in a byte, with the s of least squared error. A row on a power-of-two grid has that for s, and
+    nothing is lost. A mapping chooses by the start of the name ("" is all others).
     """
     by_name = precision if isinstance(precision, Mapping) else {"": precision}
     for wrong in set(by_name.values()) - set(get_args(Precision)):
@@ -126,14 +126,23 @@ def _quantise(tensor: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     widest = rows.abs().amax(1) / largest
     widest[widest == 0] = 1.0
     codes, scale, least = torch.zeros_like(rows), widest, torch.full_like(widest, torch.inf)
-    for fraction in (1.0,) if bits == 8 else CLIPPING:
-        tried = widest * fraction
-        rounded = (rows / tried[:, None]).round().clamp(-largest if bits == 8 else -largest - 1, largest)
+    on_grid = _own_grid(rows)  # of a network in fixed point: nothing is lost
+    for tried in (on_grid, *(widest * fraction for fraction in ((1.0,) if bits == 8 else CLIPPING))):
+        rounded = (rows / tried[:, None]).round().clamp(-largest - 1, largest)
         error = (rounded * tried[:, None] - rows).square().sum(1)
         better = error < least
         codes, scale = torch.where(better[:, None], rounded, codes), torch.where(better, tried, scale)
         least = torch.minimum(error, least)
     return codes.to(torch.int8).view_as(tensor), scale
+
+
+def _own_grid(rows: Tensor) -> Tensor:
+    """For each row the coarsest power of two that all its values are whole multiples of."""
+    mantissa, exponent = torch.frexp(rows)
+    whole = (mantissa * 2.0**24).to(torch.int32)
+    last = torch.where(whole == 0, torch.inf, (whole & -whole).float() * torch.exp2(exponent - 24.0))
+    least = last.amin(1)
+    return torch.where(least.isfinite() & (least > 0), least, 1.0)
 
 
 def _pack_pairs(codes: Tensor) -> Tensor:

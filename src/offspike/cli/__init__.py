@@ -6,7 +6,7 @@ import sys
 import typer
 from rich.console import Console
 
-from offspike.cli import audit, bench, look, measure, reproduce, show, train
+from offspike.cli import audit, bench, export, look, measure, prove, reproduce, show, train
 
 __all__ = ["app", "main"]
 
@@ -22,6 +22,9 @@ for command in (
     measure.evaluate,
     measure.analyze,
     audit.audit,
+    export.export,
+    prove.certify,
+    prove.verify,
     reproduce.reproduce,
     bench.bench,
     look.models,

@@ -42,6 +42,7 @@ def evaluate(
     causal: Causal = False,
     energy: Annotated[bool, typer.Option("--energy", help="Meter synaptic operations and joules too.")] = False,
     early_exit: Annotated[bool, typer.Option("--early-exit", help="Mean T when clear answers stop early.")] = False,
+    certificate: Annotated[Path | None, typer.Option(help="Show this certificate in the page.")] = None,
     batch: Batch = 200,
     limit: Limit = None,
     json_file: Json = None,
@@ -55,9 +56,11 @@ def evaluate(
     Example: offspike evaluate ann.safetensors --data digits --method cos --method exact --steps 8
     """
     from offspike import experiment, methods
+    from offspike.certificate import Certificate
     from offspike.examine import examine
 
     check_writable(html, json_file)
+    proof = Certificate.from_json(certificate) if certificate else None
     with distributed.process_group() as device:
         opened = open_model_and_data(model, data, root, batch, limit)
         rho = rho or experiment.levels_of(opened.ann)
@@ -72,6 +75,7 @@ def evaluate(
                 opened.ann.to(device), opened.batches, line, steps=steps, count=opened.count, progress=bar,
                 with_energy=energy or page, with_answers=early_exit or page, with_layers=page, classes=opened.classes,
             )  # fmt: skip
+        found.certificate = proof
         if distributed.rank() == 0:
             show_reports(found.reports)
             if energy:

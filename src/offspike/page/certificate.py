@@ -1,37 +1,41 @@
-"""What was proved about the network, rendered from the plain dictionary of a certificate."""
+"""What was proved about the network."""
 
-from collections.abc import Mapping
-from typing import Any
-
+from offspike.certificate import Certificate
 from offspike.page import markup
 
 __all__ = ["certificate"]
 
 
-def certificate(found: Mapping[str, Any] | None) -> str:
-    """``proved`` as a sentence, ``layers`` as a table, every other plain value as a definition."""
-    if not found:
+def certificate(found: Certificate | None) -> str:
+    """The verdict, what the proof lacks, both tables and the hashes."""
+    if found is None:
         return ""
-    verdict = "Proved: the spiking network answers as the ANN does." if found.get("proved") else "Not proved."
-    layers = found.get("layers") or {}
-    rows = layers if isinstance(layers, Mapping) else {str(row.get("name", k)): row for k, row in enumerate(layers)}
-    keys = list(dict.fromkeys(key for row in rows.values() for key, value in row.items() if _plain(value)))
-    keys = [key for key in keys if key != "name"]
-    table = ""
-    if rows and keys:
-        cells = [[name, *(_say(row.get(key)) for key in keys)] for name, row in rows.items()]
-        table = markup.table("Layer by layer.", ["Layer", *(key.replace("_", " ") for key in keys)], cells)
-    facts = {k.replace("_", " "): _say(v) for k, v in found.items() if k not in ("proved", "layers") and _plain(v)}
-    return markup.paragraph(verdict, kind="note") + markup.definitions(facts) + table
+    body = markup.paragraph(found.verdict(), kind="note")
+    body += "".join(markup.paragraph(reason, kind="muted") for reason in found.reasons[1:])
+    body += markup.table(
+        f"Neuron layers in whole numbers at T = ρ = L = {found.steps}, and what was seen of them.",
+        ["Layer", "θ", "Largest current", "Bits of ΣI", "Membrane bits", "Inputs equal (%)", "Outputs equal (%)", "MSE",
+         "Offset spikes"],
+        [_neurons(name, found) for name in found.layers],
+    )  # fmt: skip
+    body += markup.table(
+        "Layers with weights: bits without sign, and the arithmetics in which every sum is exact.",
+        ["Layer", "Weights", "Inputs", "Sums", "Exact in"],
+        [
+            [name, str(made.weight_bits), str(made.input_bits), str(made.bits), ", ".join(made.exact_in) or markup.NONE]
+            for name, made in found.sums.items()
+        ],
+    )
+    facts = {"weights (SHA-256)": found.weights, "data (SHA-256)": found.data, **found.provenance}
+    return body + markup.definitions(facts)
 
 
-def _plain(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | float | bool)
-
-
-def _say(value: Any) -> str:
-    if value is None:
-        return markup.NONE
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def _neurons(name: str, certificate: Certificate) -> list[str]:
+    layer = certificate.layers[name]
+    bound = layer.bound
+    numbers = [markup.NONE] * 4
+    if bound is not None:
+        numbers = [f"{bound.threshold:,}", f"{bound.current:,}", str(bound.sum_bits), str(bound.membrane_bits)]
+    offsets = ", ".join(f"{psi:+d}: {count:,}" for psi, count in sorted(layer.outputs.histogram.items()) if psi)
+    seen = [f"{100 * layer.inputs.ratio:.2f}", f"{100 * layer.outputs.ratio:.2f}", f"{layer.outputs.mse:.4g}"]
+    return [name, *numbers, *seen, offsets or "none"]

@@ -1,0 +1,1 @@
+"""Spiking networks for other people's simulators."""
