@@ -175,3 +175,23 @@ print(ops.backend("cpu"), spikes.tolist())
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "reference [0.0, 1.0, 0.0]"
+
+
+def test_operands_follow_the_current():
+    """Thresholds may come from data on another device, or in float32 for a float64 network."""
+    seen = {}
+
+    def look(current, theta, **options):
+        seen.update(options, theta=theta)
+        return current, theta.new_empty(current.shape[1])
+
+    theta, bias = torch.full((1,), 0.5), torch.rand(3, 1)
+    current = torch.empty(4, 2, 3, 5, device="meta", dtype=torch.float64)
+    drive = fused.Drive(current, 4, beside=current, gain=theta, bias=bias)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused, "_calibrate_and_fire", look)
+        fused.run(drive, theta, policy=initial.Exact(2))
+        fused.run(drive, theta, v0=torch.rand(2, 3, 5))
+    for name in ("theta", "gain", "bias", "v0"):
+        assert (seen[name].device.type, seen[name].dtype) == ("meta", torch.float64), name
+    assert seen["beside"].device.type == "meta"

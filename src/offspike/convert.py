@@ -46,10 +46,12 @@ def convert(
     theta, images = _look_at_data(ann, method, calibration)
     steady = _steady_layers(ann, example)
 
+    place = next((x.device for x in (*ann.parameters(), *ann.buffers())), torch.device("cpu"))
+
     def build(name: str, module: nn.Module) -> nn.Module:
         assert isinstance(module, Activation)
         levels = module.levels if isinstance(module, QCFS) else None
-        return SpikingLayer(theta[name], method, levels=levels, steady=steady is not None and name in steady)
+        return SpikingLayer(theta[name].to(place), method, levels=levels, steady=steady is not None and name in steady)
 
     shape = tuple(example.shape[1:]) if isinstance(example, Tensor) else getattr(ann, "input_shape", None)
     model = replace(_folded(ann, example), Activation, build)

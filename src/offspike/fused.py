@@ -41,9 +41,9 @@ class Drive:
         if self.beside is not None or self.bias is not None:
             total = total.to(ops.state_dtype(total))
         if self.beside is not None:
-            total = total + self.beside.to(total.dtype) * cast(Tensor, self.gain)
+            total = total + self.beside.to(total.dtype) * cast(Tensor, self.gain).to(total)
         if self.bias is not None:
-            total = total + self.bias.to(total.dtype)
+            total = total + self.bias.to(total)
         return total.expand(self.steps, *total.shape[1:])
 
     def write(self, spikes: Tensor, theta: Tensor) -> Tensor:
@@ -79,7 +79,8 @@ def run(
         v0 = policy(drive.total(), theta)
     flat = ops.flatten(drive.current, theta, v0)
     held = len(drive.current) == 1 and drive.steps > 1
-    bias, inner = (None, 1) if drive.bias is None else flat.channels(drive.bias)
+    # A threshold, or what was made of one, may lie elsewhere or be narrower than the state.
+    bias, inner = (None, 1) if drive.bias is None else flat.channels(drive.bias.to(flat.theta))
     sizes = drive.current.shape[2:] if drive.pool else (0, 0, 0)
     out, v_end = _calibrate_and_fire(
         flat.current,
@@ -87,7 +88,7 @@ def run(
         **(_rule(policy) if v0 is None else _GIVEN),
         v0=None if v0 is None else flat.v0,
         beside=None if drive.beside is None else flat.lay(drive.beside),
-        gain=None if drive.gain is None else drive.gain.reshape(1),
+        gain=None if drive.gain is None else drive.gain.to(flat.theta).reshape(1),
         bias=bias,
         inner=inner,
         steps=drive.steps if held else 0,
@@ -105,15 +106,20 @@ def _phases(flat: ops.Flat, current: Tensor) -> Tensor:
     """The neurons' phases in memory order: of one sample where samples lie one after the other, else of all."""
     shape, inverse = tuple(current.shape[1:]), flat.inverse
     if len(shape) > 1 and inverse[0] == 0:
-        shape, inverse = (1, *shape[1:]), inverse
-    return _laid_phases(shape, inverse, current.device)
+        shape = (1, *shape[1:])
+    make = _make_phases if torch.compiler.is_compiling() else _kept_phases
+    return make(shape, inverse, current.device)
+
+
+def _make_phases(shape: tuple[int, ...], inverse: tuple[int, ...], device: torch.device) -> Tensor:
+    order = sorted(range(len(shape)), key=lambda axis: inverse[axis])
+    return phases(torch.empty(shape, device=device)).permute(order).flatten().float()
 
 
 @functools.lru_cache(maxsize=256)
-def _laid_phases(shape: tuple[int, ...], inverse: tuple[int, ...], device: torch.device) -> Tensor:
-    order = sorted(range(len(shape)), key=lambda axis: inverse[axis])
+def _kept_phases(shape: tuple[int, ...], inverse: tuple[int, ...], device: torch.device) -> Tensor:
     with torch.inference_mode(False):
-        return phases(torch.empty(shape, device=device)).permute(order).flatten().float()
+        return _make_phases(shape, inverse, device)
 
 
 _GIVEN = {"rule": "given", "rho": 0, "iterations": 1, "eps": 0.0}

@@ -167,7 +167,7 @@ class Plan:
         name, dtype = node.refs[0], self._dtype(node)
         weight, scale = module.weight.detach(), self.scale.get(name)
         if scale is not None:
-            weight = weight.double() * scale.double()
+            weight = weight.double() * scale.to(weight.device).double()
         copy = deepcopy(module)
         copy.weight = nn.Parameter(self._laid(weight.to(dtype or weight.dtype)), requires_grad=False)
         if module.bias is not None:

@@ -12,17 +12,18 @@ from offspike.graph import map_values
 
 __all__ = ["Replays", "worth"]
 
-LIMIT = 8  # recordings kept, the latest used ones; each holds the memory of a pass
+LIMIT = 8  # recordings kept, the latest used ones
 WARM_UP = 2  # ordinary runs before a recording: kernels are compiled and algorithms chosen in them
-LARGEST = 1 << 22  # input numbers times steps; a longer pass hides the time that launching takes
+LARGEST = 1 << 25  # input numbers times steps; a longer pass hides the time that launching takes
 
 _log = logging.getLogger(__name__)
 
 
 class Replays:
-    """The recordings of one network."""
+    """The recordings of one network. They share their memory: one is replayed at a time, and its result copied."""
 
     def __init__(self) -> None:
+        self._pool: Any = None
         self._seen: Counter[Hashable] = Counter()
         self._recordings: OrderedDict[Hashable, tuple[Any, list[Tensor], Any]] = OrderedDict()
 
@@ -43,7 +44,8 @@ class Replays:
     def _record(self, key: Hashable, run: Callable[[Sequence[Tensor]], Any], inputs: Sequence[Tensor]) -> bool:
         graph, places = torch.cuda.CUDAGraph(), [x.clone() for x in inputs]
         try:
-            with torch.cuda.graph(graph):
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            with torch.cuda.graph(graph, pool=self._pool):
                 result = run(places)
         except torch.OutOfMemoryError:
             raise

@@ -50,9 +50,9 @@ def _interval(drive: Any, rho: int, theta: Array, count: Array, low: Array, high
         _table(row(drive, t), t, theta, total, least)
     for i in range(theta.size):
         wish = np.floor(total[i] / theta[i] + half)
-        count[i] = min(wish, last) if wish > zero else zero  # 0 for a NaN too: it is an index next
-        k = int(count[i])
-        low[i], high[i] = least[k, i], least[k + 1, i]
+        count[i] = min(wish, last) if wish > zero else zero  # 0 for a NaN too
+        low[i], high[i] = -np.inf, np.inf
+    _narrow(least, rho, count, low, high)
 
 
 @compiled
@@ -61,7 +61,8 @@ def _spread(drive: Any, rho: int, theta: Array, u: Array, count: Array, low: Arr
     real = theta.dtype.type
     share = real(1 / rho)
     total, least = _start(rho, theta)
-    few, many = np.empty(theta.size, theta.dtype), np.empty(theta.size, theta.dtype)
+    scratch = np.empty((3, theta.size), theta.dtype)
+    few, many, goal = scratch[0], scratch[1], scratch[2]
     for i in range(theta.size):
         margin = theta[i] * eps
         low[i], high[i] = low[i] + margin, high[i] - margin
@@ -70,10 +71,29 @@ def _spread(drive: Any, rho: int, theta: Array, u: Array, count: Array, low: Arr
         few[:], many[:] = real(0), real(0)
         for k in range(1, t + 2):
             _count(least[k], low, high, few, many)
-        for i in range(theta.size):
-            goal = np.floor(count[i] * real(t + 1) * share + u[i])
-            k = int(min(max(goal, few[i]), many[i]))
-            low[i], high[i] = max(low[i], least[k, i]), min(high[i], least[k + 1, i])
+        _aim(count, real(t + 1), share, u, few, many, goal)
+        _narrow(least, t + 1, goal, low, high)
+
+
+@compiled
+def _aim(count: Array, t: Any, share: Any, u: Array, few: Array, many: Array, goal: Array) -> None:
+    for i in range(goal.size):
+        goal[i] = min(max(np.floor(count[i] * t * share + u[i]), few[i]), many[i])
+
+
+@compiled
+def _narrow(least: Array, last: int, index: Array, low: Array, high: Array) -> None:
+    """``low ← max(low, D[index])``, ``high ← min(high, D[index + 1])``, for indices up to ``last``."""
+    for k in range(last + 1):  # row by row: looking an entry up would be one neuron at a time
+        _narrow_at(least[k], least[k + 1], low.dtype.type(k), index, low, high)
+
+
+@compiled
+def _narrow_at(bottom: Array, top: Array, k: Any, index: Array, low: Array, high: Array) -> None:
+    for i in range(low.size):
+        here = index[i] == k
+        low[i] = max(low[i], bottom[i]) if here else low[i]
+        high[i] = min(high[i], top[i]) if here else high[i]
 
 
 @compiled

@@ -1,0 +1,80 @@
+"""Triton building blocks: where a block's neurons lie, their current at one step, one step of the neuron.
+
+Products and sums are not fused into multiply-adds (``enable_fp_fusion=False``) and float32 quotients are correctly
+rounded, so every rounding is the specification's own. A step's current is ``current + gain·beside + bias``, made in
+the state's dtype; ``beside`` and ``bias`` may be None, and then cost nothing.
+"""
+
+import triton
+import triton.language as tl
+
+__all__ = ["channel", "current_at", "divide", "fetch", "step", "window"]
+
+
+@triton.jit
+def window(j, CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
+    """The four neurons of each 2x2 window, ``[4, BLOCK]``, for pooled outputs j; memory is [rows, WIDTH, CHANNELS]."""
+    channel, place = j % CHANNELS, j // CHANNELS
+    column, row = place % (WIDTH // 2), place // (WIDTH // 2)
+    corner = ((2 * row * WIDTH) + 2 * column) * CHANNELS + channel
+    member = tl.arange(0, 4)
+    return corner[None, :] + ((member // 2) * (WIDTH * CHANNELS) + (member % 2) * CHANNELS)[:, None]
+
+
+@triton.jit
+def channel(start, channels, inner, BIAS: tl.constexpr, BLOCK: tl.constexpr):
+    """``(i // inner) % channels`` for neurons i = start, start + 1, …: long division once, then 32 bits."""
+    here = tl.arange(0, BLOCK)
+    if BIAS == 1:  # inner is 1, and channels a power of two
+        return ((start % channels).to(tl.int32) + here) & (channels - 1)
+    here = ((start % inner).to(tl.int32) + here) // inner
+    return (((start // inner) % channels).to(tl.int32) + here) % channels
+
+
+@triton.jit
+def current_at(row, beside, scale, shift, inside, like):
+    """One step's current in the state's dtype."""
+    i = tl.load(row, mask=inside, other=0.0).to(like.dtype)
+    if beside is not None:
+        i = i + tl.load(beside, mask=inside, other=0.0).to(like.dtype) * scale
+    if shift is not None:
+        i = i + shift
+    return i
+
+
+@triton.jit
+def fetch(row, beside, scale, shift, inside, like, neurons, COUNT: tl.constexpr):
+    """The currents of COUNT steps."""
+    currents: tl.tuple = ()
+    for t in tl.static_range(COUNT):
+        if beside is None:
+            currents += (current_at(row + t * neurons, None, scale, shift, inside, like),)
+        else:
+            currents += (current_at(row + t * neurons, beside + t * neurons, scale, shift, inside, like),)
+    return currents
+
+
+@triton.jit
+def step(i, theta, v):
+    """``m = v + I;  s = [m ≥ θ];  v = m − s·θ``."""
+    m = v + i
+    s = m >= theta
+    return s, tl.where(s, m - theta, m)
+
+
+@triton.jit
+def divide(a, b):
+    """``a / b``, correctly rounded, without the branches of a division (Triton's own one is approximate).
+
+    1/b is correctly rounded; a first quotient from it is mended twice by its remainder, which a fused multiply-add
+    gives exactly (Markstein). Only b that is one number makes this cheap: its inverse is then computed once.
+    """
+    if a.dtype == tl.float64:
+        return a / b
+    else:
+        one = tl.full(b.shape, 1.0, b.dtype)
+        inverse = tl.div_rn(one, b)
+        first = a * inverse
+        q = tl.fma(tl.fma(-first, b, a), inverse, first)
+        q = tl.fma(tl.fma(-q, b, a), inverse, q)
+        return tl.where(tl.abs(first) < 1e30, q, first)

@@ -1,0 +1,132 @@
+"""What runs on the device (Triton) for ``initial.Exact``: the tables D, and where v(0) lies in ``[D[k], D[k+1])``."""
+
+import triton
+import triton.language as tl
+
+from offspike.ops.device import current_at, divide, window
+
+__all__ = ["interval", "phase_of", "place", "spread"]
+
+
+@triton.jit
+def place(
+    count, low, high, first, theta, PLACE: tl.constexpr, RHO: tl.constexpr, EPS: tl.constexpr, SHARE: tl.constexpr
+):  # fmt: skip
+    """``initial.Exact``: v(0) in the interval; ``first`` is the current of the first step."""
+    if PLACE == "middle":
+        bottom, top = tl.where(count > 0, low, high - theta), tl.where(count < RHO, high, low + theta)
+        v0 = (bottom + top) * 0.5
+    else:
+        margin, v0 = theta * tl.full(theta.shape, EPS, theta.dtype), theta * 0.5
+        if PLACE == "first":
+            v0 = v0 + count * theta * tl.full(theta.shape, SHARE, theta.dtype) - first
+        v0 = tl.minimum(tl.maximum(v0, low + margin), high - margin)
+    return v0
+
+
+@triton.jit
+def interval(
+    held, row, beside, scale, shift, inside, theta, neurons, RHO: tl.constexpr, HELD: tl.constexpr,
+    STEADY: tl.constexpr,
+):  # fmt: skip
+    """``equations.interval`` for the ANN's own count: count, low, high."""
+    like = held[0]
+    total, inf = tl.full(like.shape, 0.0, like.dtype), tl.full(like.shape, float("inf"), like.dtype)
+    least: tl.tuple = (-inf,)
+    for _ in tl.static_range(RHO + 1):
+        least += (inf,)
+    if HELD:
+        for t in tl.static_range(HELD):
+            total += held[t]
+            least = _relaxed(least, theta, total, RHO, t + 1)
+    else:
+        for _ in range(RHO):
+            i = held[0]
+            if not STEADY:
+                i = current_at(row, beside, scale, shift, inside, held[0])
+                row += neurons
+                if beside is not None:
+                    beside += neurons
+            total += i
+            least = _relaxed(least, theta, total, RHO, RHO)
+    count = tl.minimum(tl.maximum(tl.floor(divide(total, theta) + 0.5), 0.0), RHO)
+    low, high = -inf, inf
+    for k in tl.static_range(RHO + 1):
+        low, high = tl.where(count == k, least[k], low), tl.where(count == k, least[k + 1], high)
+    return count, low, high
+
+
+@triton.jit
+def _relaxed(least, theta, total, RHO: tl.constexpr, TOP: tl.constexpr):
+    """``D[k] ← min(D[k], max(D[k−1], kθ − C))`` for k up to TOP: beyond the step's own number D is still infinite."""
+    after: tl.tuple = (least[0],)
+    for k in tl.static_range(1, RHO + 2):
+        if k <= TOP:
+            after += (tl.minimum(least[k], tl.maximum(least[k - 1], k * theta - total)),)
+        else:
+            after += (least[k],)
+    return after
+
+
+@triton.jit
+def phase_of(
+    phase, start, sample, inside, like, POOL: tl.constexpr, WIDTH: tl.constexpr, LARGE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The phase of each neuron, from those of one sample (32 bits: 64-bit remainders are slow)."""
+    if POOL:
+        size = sample // 4
+        j = ((start % size).to(tl.int32) + tl.arange(0, BLOCK)) % size
+        j = window(j, POOL, WIDTH)
+    else:
+        j = (start % sample).to(tl.int32) + tl.arange(0, BLOCK)
+        j = tl.where(j >= sample, j - sample, j) if LARGE else j % sample
+    return tl.load(phase + j, mask=inside, other=0.0).to(like.dtype)
+
+
+@triton.jit
+def spread(
+    held, row, beside, scale, shift, inside, theta, neurons, count, low, high, u, RHO: tl.constexpr, EPS: tl.constexpr,
+    SHARE: tl.constexpr, HELD: tl.constexpr, STEADY: tl.constexpr,
+):  # fmt: skip
+    """``initial.Exact``, place "even": v(0) in the interval, for phases u."""
+    margin = theta * tl.full(theta.shape, EPS, theta.dtype)
+    low, high = low + margin, high - margin
+    like = held[0]
+    total, inf = tl.full(like.shape, 0.0, like.dtype), tl.full(like.shape, float("inf"), like.dtype)
+    least: tl.tuple = (-inf,)
+    for _ in tl.static_range(RHO + 1):
+        least += (inf,)
+    if HELD:
+        for t in tl.static_range(HELD - 1):
+            total += held[t]
+            least = _relaxed(least, theta, total, RHO, t + 1)
+            low, high = _narrowed(least, count * (t + 1), u, low, high, SHARE, t + 1)
+    else:
+        for t in range(RHO - 1):
+            i = held[0]
+            if not STEADY:
+                i = current_at(row, beside, scale, shift, inside, held[0])
+                row += neurons
+                if beside is not None:
+                    beside += neurons
+            total += i
+            least = _relaxed(least, theta, total, RHO, RHO)
+            low, high = _narrowed(least, count * (t + 1), u, low, high, SHARE, RHO)
+    room = high - tl.minimum(margin, (high - low) * 0.5)
+    return tl.minimum(tl.maximum(u * theta, low), room)
+
+
+@triton.jit
+def _narrowed(least, wanted, u, low, high, SHARE: tl.constexpr, TOP: tl.constexpr):
+    """The part of ``[low, high)`` whose count by this step is nearest to ⌊k·t/ρ + u⌋."""
+    few, many = tl.full(low.shape, 0.0, low.dtype), tl.full(low.shape, 0.0, low.dtype)
+    for k in tl.static_range(1, TOP + 1):
+        few += (least[k] <= low).to(low.dtype)
+        many += (least[k] < high).to(low.dtype)
+    goal = tl.floor(wanted * tl.full(low.shape, SHARE, low.dtype) + u)
+    goal = tl.minimum(tl.maximum(goal, few), many)
+    bottom, top = least[0], least[1]
+    for k in tl.static_range(1, TOP + 1):
+        bottom, top = tl.where(goal == k, least[k], bottom), tl.where(goal == k, least[k + 1], top)
+    return tl.maximum(low, bottom), tl.minimum(high, top)
