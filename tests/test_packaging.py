@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DATA = ("py.typed", "page.css", "weights/resnet20-cifar10-l4.safetensors")
+DATA = ("py.typed", "page/page.css", "page/page.js", "weights/resnet20-cifar10-l4.safetensors")
 
 
-def test_the_wheel_is_the_package_without_exceptions():
+def test_the_wheel_is_the_package_and_the_papers_numbers():
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert wheel == {"packages": ["src/offspike"]}
+    assert wheel == {
+        "packages": ["src/offspike"],
+        "force-include": {"reproduce/paper.toml": "offspike/paper/paper.toml"},
+    }
 
 
 @pytest.mark.parametrize("name", DATA)

@@ -114,7 +114,7 @@ def test_sums_and_biases_are_left_to_the_neurons():
     assert not any(node.target == "operator.add" for node, _, _ in plan.program)
     assert len(plan.reading.sums) == 3
     convolutions = [node for node, _, _ in plan.program if isinstance(plan.reading.module(node), nn.Conv2d)]
-    assert [plan.reading.bare(node) for node in convolutions] == [False] + [True] * 7  # the first sees the image
+    assert [plan.reading.bare(node) for node in convolutions] == [True] * 8
     exact = osp.convert(ann, osp.methods.exact(4)).prepared()[0]
     assert not any(exact.reading.bare(node) for node in convolutions)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from offspike.initial import Constant, Exact, Policy, Residual, Shift, Silence, Uniform
+from offspike.initial import Constant, Exact, Policy, Residual, Shift, Silence, Uniform, phases
 from offspike.neurons import IF, Neuron
 
 __all__ = ["Expression", "Page", "fire", "start"]
@@ -131,7 +131,7 @@ def start(policy: Policy, currents: Sequence[Expression], theta: Expression, sha
         case Shift():
             return _shift(policy, currents[: policy.rho], theta)
         case Exact():
-            return _exact(policy, currents[: policy.rho], theta)
+            return _exact(policy, currents[: policy.rho], theta, shape)
     raise ValueError(f"{policy} cannot be written as ONNX")
 
 
@@ -164,26 +164,54 @@ def _shift(policy: Shift, currents: Sequence[Expression], theta: Expression) -> 
     return v0
 
 
-def _exact(policy: Exact, currents: Sequence[Expression], theta: Expression) -> Expression:
+def _exact(policy: Exact, currents: Sequence[Expression], theta: Expression, shape: tuple[int, ...]) -> Expression:
     """A place inside ``[D[k], D[k+1])``."""
     page, rho = theta.page, policy.rho
     total = page.constant(0.0)
     table = [page.constant(-np.inf), *(page.constant(np.inf) for _ in range(rho + 1))]
+    tables: list[list[Expression]] = []
     for current in currents:
         total = total + current
         for k in range(rho, 0, -1):
             table[k] = least(table[k], most(table[k - 1], theta * float(k) - total))
+        tables.append(list(table))
     count = (total / theta + 0.5).floor().clip(0.0, rho)
-    low, high = table[0], table[1]
-    for k in range(1, rho + 1):
-        here = count >= float(k)
-        low, high = where(here, table[k], low), where(here, table[k + 1], high)
+    low, high = _pick(table, count, rho)
     if policy.place == "middle":
         bottom = where(count > 0.0, low, high - theta)
         top = where(count < float(rho), high, low + theta)
         return (bottom + top) / 2.0
+    margin = theta * policy.eps
+    low, high = low + margin, high - margin
+    if policy.place == "even":
+        u = page.constant(phases(torch.zeros(1, *shape)).flatten().numpy())
+        return _spread(tables, count, low, high, theta, u, margin)
     wish = theta / 2.0
     if policy.place == "first":
         wish = wish + count * theta * (1 / rho) - currents[0]
-    margin = theta * policy.eps
-    return least(most(wish, low + margin), high - margin)
+    return least(most(wish, low), high)
+
+
+def _spread(
+    tables: list[list[Expression]], count: Expression, low: Expression, high: Expression, theta: Expression,
+    u: Expression, margin: Expression,
+) -> Expression:  # fmt: skip
+    """The cuts of ``initial.Exact``: by step t as near to ⌊t·k/ρ + u⌋ spikes as can be."""
+    share = 1 / len(tables)
+    for t, table in enumerate(tables[:-1], start=1):
+        few = many = theta.page.constant(0.0)
+        for j in range(1, t + 1):
+            few, many = few + (low >= table[j]).number(), many + (table[j] < high).number()
+        goal = least(most((count * float(t) * share + u).floor(), few), many)
+        bottom, top = _pick(table, goal, t)
+        low, high = most(low, bottom), least(high, top)
+    return least(most(u * theta, low), high - least(margin, (high - low) / 2.0))
+
+
+def _pick(table: list[Expression], index: Expression, last: int) -> tuple[Expression, Expression]:
+    """``table[index]`` and ``table[index + 1]``, neuron by neuron, for an index of at most ``last``."""
+    low, high = table[0], table[1]
+    for k in range(1, last + 1):
+        here = index >= float(k)
+        low, high = where(here, table[k], low), where(here, table[k + 1], high)
+    return low, high
