@@ -34,10 +34,12 @@ SMALLER = {
     "offspike evaluate mine": "offspike evaluate --limit 60 --method cos mine",
     "offspike evaluate runs": "offspike evaluate --limit 60 runs",
     "offspike analyze": "offspike analyze --limit 60",
+    "bench vgg16 --steps 16 --rho 4 --batch 500 --precision bf16": "bench small --steps 2 --batch 2 --rho 2",
 }
 NOT_RUN = {
     r"cifar10": "needs CIFAR-10",
     r"^torchrun": "tests/test_cli_train.py runs two processes",
+    r"benchmarks/gpu.py": "takes minutes of a GPU",
     r"^make": "CI runs these targets themselves",
     r"^offspike demo": "tests/test_cli.py runs it with fewer epochs",
     r"^python3 -m venv|pip install|^\. ": "the suite runs in such an environment",
