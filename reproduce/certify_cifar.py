@@ -26,6 +26,7 @@ import offspike as osp
 from offspike.clock import active_clock
 from offspike.datasets import load
 from offspike.experiment import levels_of, provenance
+from offspike.proof import prove
 
 
 def main() -> None:
@@ -68,7 +69,10 @@ def one(name: str, bits: int, train, test, chosen: argparse.Namespace, device: t
         snapped = osp.tune(snapped, Shuffled(inputs, train.images, chosen.batch), teacher=ann, epochs=chosen.tune)
     fitted = time.perf_counter()
     levels = levels_of(snapped)
-    snn = osp.convert(snapped, osp.methods.exact(levels))
+    for place in ("even", "first"):  # the second keeps potentials on a grid, whatever their size
+        snn = osp.convert(snapped, osp.methods.exact(levels, place=place))
+        if not prove(snapped, snn, steps=levels, inputs=(calibration[:1],)).reasons:
+            break
     images, labels = test.images[: chosen.limit], test.labels[: chosen.limit]
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
@@ -86,7 +90,7 @@ def one(name: str, bits: int, train, test, chosen: argparse.Namespace, device: t
         fast = all(torch.equal(snn.fast(x), snapped(x)) for x, _ in batches()) if certificate.proved else None
     spikes = compare(snn, inputs(images[: chosen.hashed]), levels, certificate.arithmetics, chosen, device)
     return {
-        "model": name, "bits": bits, "T": certificate.steps, "samples": certificate.samples,
+        "model": name, "bits": bits, "T": certificate.steps, "place": place, "samples": certificate.samples,
         "proved": certificate.proved, "verdict": certificate.verdict(), "equal_logits": certificate.equal,
         "float_ann": round(100 * right / certificate.samples, 2),
         "fixed_point_ann": round(100 * (certificate.reference_correct or 0) / certificate.samples, 2),

@@ -1,5 +1,6 @@
 """One set-up for all tests: reproducible examples without deadlines (kernels compile on first use)."""
 
+import os
 from importlib.util import find_spec
 
 import torch
@@ -9,4 +10,5 @@ if find_spec("hypothesis"):  # a machine lent for its GPU may have pytest alone,
 
     settings.register_profile("offspike", deadline=None, derandomize=True)
     settings.load_profile("offspike")
-torch.set_num_threads(2)
+# One thread a worker where pytest runs several at once; results do not depend on it.
+torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)

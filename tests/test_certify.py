@@ -143,11 +143,14 @@ def test_another_threshold_is_not_proved():
 
 def test_a_small_margin_is_not_proved():
     ann, _ = made()
-    snn = osp.convert(ann, osp.methods.exact(LEVELS, eps=1e-7))
-    assert any("rounding could tip a spike" in reason for reason in certified(ann, snn).reasons)
-    # A power of two is as fine a grid, but the potential stays on it.
-    snn = osp.convert(ann, osp.methods.exact(LEVELS, eps=2.0**-11))
+    for place in ("even", "first"):
+        snn = osp.convert(ann, osp.methods.exact(LEVELS, place=place, eps=1e-7))
+        assert any("rounding could tip a spike" in reason for reason in certified(ann, snn).reasons)
+    # 2^-13 is too small for rounding as well, but with it potentials stay on a grid.
+    snn = osp.convert(ann, osp.methods.exact(LEVELS, place="first", eps=2.0**-13))
     assert certified(ann, snn).proved
+    snn = osp.convert(ann, osp.methods.exact(LEVELS, place="even", eps=2.0**-16))
+    assert not certified(ann, snn).proved
 
 
 # What a proof is worth.

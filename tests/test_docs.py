@@ -26,7 +26,14 @@ import torch
 model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 3)).eval()
 x = torch.rand(20, 8)
 loader = [(x, torch.randint(0, 3, (20,)))]
-"""
+""",
+    "fixed-point.md": """
+import torch
+import offspike as osp
+x = torch.rand(20, 1, 8, 8)
+ann = osp.zoo.small(activation=osp.QCFS(levels=4)).eval()
+loader = [(x, torch.randint(0, 10, (20,)))]
+""",
 }
 SMALLER = {
     "epochs=20": "epochs=2",

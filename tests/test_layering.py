@@ -14,7 +14,7 @@ fused events
 methods graph obstacles
 capture layers batchwise pooling
 sites folding fates reading kinds
-rewrite plan replay averages reach rescaling
+rewrite plan replay averages assembly reach rescaling
 units fitting bounds
 schedules integers
 network latency datasets

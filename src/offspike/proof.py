@@ -142,18 +142,26 @@ def _neuron(
     count = Reach(torch.minimum(numbers.grid, (theta / (2 * levels)).log2()), numbers.bound + theta / levels)
     if count.bits > limit:
         reasons.append(f"{name}: the ANN's pre-activations need {count.bits} bits, {limit} are exact")
-    reach = potential_reach(spikes, theta, rho)
-    if isinstance(layer.policy, Exact) and not _potential(layer.policy, grid, theta, reach, limit):
-        reasons.append(f"{name}: potentials reach {float((reach / theta).max()):.0f} θ: rounding could tip a spike")
+    if isinstance(layer.policy, Exact) and not _potential(layer.policy, spikes, theta, limit):
+        reach = float((potential_reach(spikes, theta, rho) / theta).max())
+        reasons.append(
+            f"{name}: potentials reach {reach:.0f} θ, where rounding could tip a spike; "
+            'convert with osp.methods.exact(rho, place="first"), or with a larger eps'
+        )
     return neuron_bound(spikes, theta, rho), reasons
 
 
-def _potential(policy: Exact, grid: Tensor, theta: Tensor, reach: Tensor, limit: int) -> bool:
-    """Whether the potential never leaves the interval of its count: it is exact, or its errors stay below eps·θ."""
-    rounding = (2 * policy.rho + 2) * 2.0**-limit * reach  # v(0) and its margin, then a sum and a reset at each step
+def _potential(policy: Exact, current: Reach, theta: Tensor, limit: int) -> bool:
+    """Whether the potential never leaves the interval of its count: it is exact, or its errors stay below eps·θ.
+
+    One rounding is at most ``2^-limit`` of its result. Two are made for v(0), then a sum and a reset at each step t, of
+    potentials up to ``|v(0)| + t·(|I| + θ)``.
+    """
+    rho, step = policy.rho, current.bound + theta
+    start = rho * step + 2 * theta
+    rounding = 2.0**-limit * ((2 + 2 * rho) * start + rho * (rho + 1) * step)
     if bool((rounding < policy.eps * theta).all()):
         return True
-    parts = finest(torch.tensor([policy.eps, 1 / (2 * policy.rho)])).amin() + theta.log2()
-    fine = Reach(torch.minimum(grid - 1, parts), reach)
-    power = policy.rho & (policy.rho - 1) == 0
-    return policy.place in PLACES and power and fine.bits <= limit
+    parts = finest(torch.tensor([policy.eps, 1 / (2 * rho)])).amin() + theta.log2()
+    fine = Reach(torch.minimum(potential_grid(current, theta) - 1, parts), potential_reach(current, theta, rho))
+    return policy.place in PLACES and rho & (rho - 1) == 0 and fine.bits <= limit

@@ -76,7 +76,7 @@ def check(snapped: GraphNetwork, inputs: tuple[Tensor, ...], arithmetic: Arithme
         raise ValueError(f"arithmetic must be one of {', '.join(get_args(Arithmetic))}; got {arithmetic!r}")
     levels = next((module.levels for module in snapped.modules() if isinstance(module, QCFS)), 1)
     here = tuple(x.to(next(snapped.parameters()).device) for x in inputs)
-    snn = convert(snapped, exact(levels), example=here if len(here) > 1 else here[0])
+    snn = convert(snapped, exact(levels, place="first"), example=here if len(here) > 1 else here[0])
     proof = prove(snapped, snn, steps=levels, inputs=inputs)
     if proof.reasons:
         raise ValueError("with these bits sums are not exact: " + "; ".join(proof.reasons[:3]))

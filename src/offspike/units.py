@@ -6,7 +6,6 @@ divides by goes into the next weights too: pools become sums. Where no weights l
 `grids.Scale` is put there. In exact arithmetic the network is the same function as before.
 """
 
-from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -15,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from offspike.activations import QCFS
+from offspike.assembly import Assembly
 from offspike.averages import divisor, sum_pool
-from offspike.graph import Graph, GraphNetwork, Node, Ref, map_values
+from offspike.graph import GraphNetwork, Node, Ref, map_values
 from offspike.grids import InputGrid, Scale
 from offspike.kinds import bare, sort
 from offspike.rescaling import along, filled_up, reduced, rescale, smallest
@@ -46,17 +46,14 @@ class _Absorb:
         self.wishes = self._wishes()
         self.units: dict[str, Any] = {}
         self.refs: dict[str, Ref] = {}  # who now holds the value of an old node
-        self.nodes: list[Node] = []
-        self.leaves: dict[str, nn.Module | Tensor] = {}
-        self.taken = {node.target for node in network.graph.nodes if node.kind in ("module", "attribute")}
-        self.uses: Counter[str] = Counter()
+        self.new = Assembly(network.graph.nodes)
 
     def run(self) -> GraphNetwork:
         for node in self.old.graph.nodes:
             handle = getattr(self, f"_{sort(node, self.old)}")
             self.refs[node.name] = Ref(node.name)
             handle(node)
-        made = GraphNetwork(Graph(tuple(self.nodes)), self.leaves, input_shape=self.old.input_shape)
+        made = self.new.network(self.old.input_shape)
         if hasattr(self.old, "preprocess"):
             made.preprocess = self.old.preprocess
         return made.eval()
@@ -84,10 +81,8 @@ class _Absorb:
 
     def _input(self, node: Node) -> None:
         grid, unit = self.grids.pop(0)
-        self._keep(node)
-        name = self._free(f"{node.target}_grid")
-        self.leaves[name] = grid
-        self._emit(Node(self._free_node(name), "module", name, (Ref(node.name),)), node)
+        self.new.add(node)
+        self.refs[node.name] = self.new.put(f"{node.target}_grid", grid, Ref(node.name))
         self.units[node.name] = unit.double().expand(self.values[node.name].shape)
 
     def _constant(self, node: Node) -> None:
@@ -108,7 +103,7 @@ class _Absorb:
         activation = deepcopy(self._activation(node))
         lam = activation.lam.double().expand(self.values[node.name].shape)
         source = self._in_unit(node.args[0].name, lam, node)
-        self._layer(replace(node, args=(source,)), activation.set_threshold(1.0))
+        self.new.call(replace(node, args=(source,)), activation.set_threshold(1.0))
         self.units[node.name] = lam
 
     def _synapse(self, node: Node) -> None:
@@ -129,7 +124,7 @@ class _Absorb:
                 out = out.log().mean().exp().expand(out.shape)
                 wanted = out.flatten()[:1].expand(out.shape[axis])
             rescale(layer, unit, wanted)
-        self._layer(replace(node, args=(source,)), layer)
+        self.new.call(replace(node, args=(source,)), layer)
         self.units[node.name] = out
 
     def _average(self, node: Node) -> None:
@@ -142,7 +137,7 @@ class _Absorb:
         if new is None:
             return self._shape(node)
         if isinstance(new, nn.Module):
-            self._layer(self._renamed(node), new)
+            self.new.call(self._renamed(node), new)
         else:
             self._emit(new, node)
         self.units[node.name] = self.old.call(node, *self._filled(node, self.units)) / number
@@ -203,9 +198,8 @@ class _Absorb:
             return None
         weight = torch.as_tensor(number, dtype=torch.float64)
         out = self.wishes.get(node.name, torch.ones(())).expand(self.values[node.name].shape)
-        name = self._free(f"{node.name}_scale")
-        self.leaves[name] = Scale(smallest((weight * self.units[x] / out)[0]))
-        self._emit(Node(node.name, "module", name, (self.refs[x],)), node)
+        scale = Scale(smallest((weight * self.units[x] / out)[0]))
+        self.new.put(f"{node.name}_scale", scale, self.refs[x], name=node.name)
         self.units[node.name] = out
         return None
 
@@ -213,7 +207,7 @@ class _Absorb:
         unit = self.old.call(node, *self._filled(node, self.units))
         self.units[node.name] = map_values(unit, filled_up)
         if node.kind == "module":
-            self._layer(self._renamed(node), deepcopy(self.old.get_submodule(node.target)))
+            self.new.call(self._renamed(node), deepcopy(self.old.get_submodule(node.target)))
         else:
             self._emit(self._renamed(node), node)
 
@@ -222,7 +216,7 @@ class _Absorb:
             unit = self._unit_of(leaf)
             return leaf if unit is None else self._in_unit(leaf.name, torch.ones_like(unit), node)
 
-        self.nodes.append(replace(node, args=(map_values(node.args[0], finish),)))
+        self.new.add(replace(node, args=(map_values(node.args[0], finish),)))
 
     # What they share.
 
@@ -258,10 +252,7 @@ class _Absorb:
         scaled = smallest((scaled / CONSTANT_GRID).round() * CONSTANT_GRID)
         if scaled.numel() == 1:
             return float(scaled)
-        name = self._free(f"{node.name}_constant")
-        self.leaves[name] = scaled
-        self.nodes.append(Node(self._free_node(name), "attribute", name))
-        return Ref(self.nodes[-1].name)
+        return self.new.put(f"{node.name}_constant", scaled)
 
     def _in_unit(self, name: str, wanted: Tensor, node: Node) -> Ref:
         """Where the value of ``name`` is found in the unit ``wanted``: itself, or a new layer that rescales it."""
@@ -269,10 +260,7 @@ class _Absorb:
         if torch.equal(unit, wanted):
             return self.refs[name]
         owner = node.target if node.kind == "module" else self.refs[name].name
-        path = self._free(f"{owner}_scale")
-        self.leaves[path] = Scale(smallest((unit / wanted)[0]))
-        self.nodes.append(Node(self._free_node(path), "module", path, (self.refs[name],)))
-        return Ref(self.nodes[-1].name)
+        return self.new.put(f"{owner}_scale", Scale(smallest((unit / wanted)[0])), self.refs[name])
 
     def _module(self, node: Node) -> nn.Module | None:
         return self.old.get_submodule(node.target) if node.kind == "module" else None
@@ -295,30 +283,9 @@ class _Absorb:
     def _renamed(self, node: Node) -> Node:
         return replace(node, args=self._mapped(node.args), kwargs=self._mapped(node.kwargs))
 
-    def _keep(self, node: Node) -> None:
-        self.nodes.append(node)
-
     def _emit(self, node: Node, old: Node) -> None:
-        self.nodes.append(node)
+        self.new.add(node)
         self.refs[old.name] = Ref(node.name)
-
-    def _layer(self, node: Node, layer: nn.Module) -> None:
-        """A node that calls a layer; a second use of a layer gets its own copy, for its units may be others."""
-        self.uses[node.target] += 1
-        path = node.target if self.uses[node.target] == 1 else self._free(f"{node.target}_use")
-        self.leaves[path] = layer
-        self.nodes.append(replace(node, target=path))
-
-    def _free(self, path: str) -> str:
-        names = [path] + [f"{path}_{k}" for k in range(1, len(self.taken) + 2)]
-        found = next(name for name in names if not any(t == name or t.startswith(f"{name}.") for t in self.taken))
-        self.taken.add(found)
-        return found
-
-    def _free_node(self, path: str) -> str:
-        known = {node.name for node in (*self.old.graph.nodes, *self.nodes)}
-        base = path.replace(".", "_").replace("-", "_")
-        return next(name for name in (base, *(f"{base}_{k}" for k in range(1, len(known) + 2))) if name not in known)
 
 
 def _values(network: GraphNetwork, inputs: tuple[Tensor, ...]) -> dict[str, Any]:

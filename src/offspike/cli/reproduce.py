@@ -45,7 +45,7 @@ def reproduce(
 
     Example: offspike reproduce all --tiny
     """
-    from offspike.paper.publish import publish
+    from offspike.paper.publish import NothingMeasured, publish
     from offspike.paper.setting import FULL, TINY
     from offspike.paper.store import Store
     from offspike.paper.topics import TOPICS
@@ -69,7 +69,12 @@ def reproduce(
         _measure(cells, setting, store, work / "models" if tiny else models, root, device, batch, limit, tiny=tiny)
     results = store.read()
     for topic in topics:
-        console.print(f"{topic.name}: {publish(topic, results, setting, records)}")
+        try:
+            console.print(f"{topic.name}: {publish(topic, results, setting, records)}")
+        except NothingMeasured as error:
+            if "all" not in names:
+                raise
+            console.print(f"{topic.name}: left out, {error}", style="dim")
 
 
 def _write_page(records: Path, page: Path) -> None:

@@ -104,16 +104,17 @@ class Point:
 
 @style()
 def cost_panels(points: Sequence[Point]) -> "Figure":
-    """Accuracy against synaptic passes, ticks and energy: three panels, a line a method, T beside its points."""
+    """Accuracy against synaptic passes, ticks and (if metered) energy: a line a method, T beside its points."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(2.1 * WIDTH, 3.8), layout="constrained")
-    panels = figure.subplots(1, 3, sharey=True)
+    labels = ["synaptic passes", "ticks"] + ["energy (µJ an image)"] * any(p.joules is not None for p in points)
+    panels = figure.subplots(1, len(labels), sharey=True)
     lines = dict.fromkeys(point.line for point in points)
     for index, name in enumerate(lines):
         colour, marker, dashes = (looks[index % len(looks)] for looks in (COLOURS, MARKERS, DASHES))
         mine = [point for point in points if point.line == name]
-        for axes, x in zip(panels, _costs(mine), strict=True):
+        for axes, x in zip(panels, _costs(mine), strict=False):
             pairs = [(value, point) for value, point in zip(x, mine, strict=True) if value is not None]
             y = [100 * point.accuracy for _, point in pairs]
             looks = {"marker": marker, "linestyle": dashes, "markersize": 5, "label": name}
@@ -121,11 +122,11 @@ def cost_panels(points: Sequence[Point]) -> "Figure":
             for value, point in pairs:
                 where, beside = (value, 100 * point.accuracy), (3, -8)
                 axes.annotate(str(point.steps), where, beside, textcoords="offset points", fontsize=7, color=colour)
-    for axes, label in zip(panels, ("synaptic passes", "ticks", "energy (µJ an image)"), strict=True):
+    for axes, label in zip(panels, labels, strict=True):
         log2_axis(axes)
         axes.grid(True)
         axes.set_xlabel(f"{label}, log scale")
-    _ann_energy(panels[2], points)
+    _ann_energy(panels[-1], points)
     accuracies = [100 * point.accuracy for point in points]
     panels[0].set_ylim(max(min(accuracies), max(accuracies) - SPAN) - 0.5, max(accuracies) + 0.5)
     panels[0].set_ylabel("accuracy (%)")
