@@ -9,7 +9,7 @@ demo: $(VENV)/.ready
 	$(BIN)/offspike demo
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check .
