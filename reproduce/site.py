@@ -6,7 +6,7 @@ from pathlib import Path
 from mkdocs.structure.files import File
 
 RECORDS = Path(__file__).parent / "records"
-SHOWN = ("*.svg", "*.png", "record.json", "report.json")
+SHOWN = ("*.svg", "*.png", "*.json")
 
 
 def on_files(files, config):
