@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Point", "cost_panels", "mse_by_layer", "offsets_side_by_side"]
 
-HATCHES = ("", "///", "...", "xxx", "---")
+HATCHES = ("", "///", "...", "\\\\\\", "---")
 SPAN = 16  # percentage points below the best that the cost figure shows: where methods worth their cost differ
 SMALLEST = 1e-7  # mean ψ² below this, and 0 itself, are drawn at the foot of the logarithmic axis
 
