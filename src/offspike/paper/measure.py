@@ -62,7 +62,7 @@ def measure(
     """
     deadline = None if seconds is None else time.monotonic() + seconds
     known, outcome = store.read(), Outcome()
-    waiting: list[Cell] = []
+    ahead: list[Cell] = []
     for cell in in_order(cell for cell in cells if cell.data == bench.data):
         try:
             fresh = known.checkpoint(cell) == bench.fingerprint(cell.network)
@@ -71,14 +71,14 @@ def measure(
                 outcome.missing.setdefault(cell.network, []).append(cell)
                 continue
             fresh = True
-        (outcome.found if fresh else waiting).append(cell)
+        (outcome.found if fresh else ahead).append(cell)
     with _rounding(tf32=bench.tf32):
-        while waiting:
-            cell = waiting[0]
+        while ahead:
+            cell = ahead[0]
             try:
-                _measure_one(cell, bench, store, watch(f"{cell.key} ({len(waiting)} to go)", bench.images(cell)), deadline)
+                _measure_one(cell, bench, store, watch(f"{cell.key} ({len(ahead)} to go)", bench.images(cell)), deadline)
             except OutOfTime:
-                outcome.left = waiting
+                outcome.left = ahead
                 break
             except torch.OutOfMemoryError:
                 if bench.batch == 1:
@@ -86,7 +86,7 @@ def measure(
                 bench = replace(bench, batch=bench.batch // 2)  # and again
                 torch.cuda.empty_cache()
                 continue
-            outcome.measured.append(waiting.pop(0))
+            outcome.measured.append(ahead.pop(0))
     return outcome
 
 
