@@ -76,7 +76,8 @@ def measure(
         while ahead:
             cell = ahead[0]
             try:
-                _measure_one(cell, bench, store, watch(f"{cell.key} ({len(ahead)} to go)", bench.images(cell)), deadline)
+                tell = watch(f"{cell.key} ({len(ahead)} to go)", bench.images(cell))
+                _measure_one(cell, bench, store, tell, deadline)
             except OutOfTime:
                 outcome.left = ahead
                 break
