@@ -20,7 +20,7 @@ class Entry:
     name: str
     network: str
     data: str
-    levels: int
+    levels: int | None  # L of QCFS; None: a ReLU network
     correct: int
     images: int
     record: str  # how it was trained, a folder of the repository
@@ -34,10 +34,14 @@ class Entry:
 MODELS = (
     Entry("resnet20-cifar10-l4", "resnet20", "cifar10", 4, 9168, 10000,
           "reproduce/records/2026-11-16_resnet20-cifar10-l4"),
-    Entry("resnet18-cifar10-l4", "resnet18", "cifar10", 4, 9567, 10000,
+    Entry("resnet18-cifar10-l4", "resnet18", "cifar10", 4, 9600, 10000,
           "reproduce/records/2026-11-16_resnet18-cifar10-l4"),
-    Entry("vgg16-cifar10-l4", "vgg16", "cifar10", 4, 9490, 10000,
+    Entry("vgg16-cifar10-l4", "vgg16", "cifar10", 4, 9543, 10000,
           "reproduce/records/2026-11-16_vgg16-cifar10-l4"),
+    Entry("resnet20-cifar10-relu", "resnet20", "cifar10", None, 9324, 10000,
+          "reproduce/records/2026-11-16_resnet20-cifar10-relu"),
+    Entry("resnet18-cifar10-relu", "resnet18", "cifar10", None, 9609, 10000,
+          "reproduce/records/2026-11-16_resnet18-cifar10-relu"),
 )  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def models(json_file: Json = None) -> None:
         path = find(entry.name)
         size = path.stat().st_size if path else None
         rows.append(asdict(entry) | {"accuracy": entry.accuracy, "bytes": size, "present": path is not None})
-        cells = [str(entry.levels), entry.data, f"{entry.accuracy:.2f} %", f"{entry.images:,}"]
+        cells = [str(entry.levels or "ReLU"), entry.data, f"{entry.accuracy:.2f} %", f"{entry.images:,}"]
         table.add_row(entry.name, *cells, f"{size / 1e6:.1f} MB" if size else "–", "here" if path else "not here")
     console.print(table)
     console.print(
