@@ -81,12 +81,12 @@ def one(name: str, bits: int, train, test, chosen: argparse.Namespace, device: t
 
     how = {"model": name, "bits": str(bits), "calibration": f"{chosen.calibration} training images",
            "tuning": f"{chosen.tune} epochs"}  # fmt: skip
-    with products("TF32"):
+    with products("TF32", snn):
         certificate = osp.certify(snapped, snn, batches(), provenance=how)
     certificate.to_json(chosen.out / f"{name}-int{bits}.json")
-    with torch.no_grad(), products("float32 with cuDNN"):
+    with torch.no_grad(), products("float32 with cuDNN", snn):
         right = sum(int((ann(x).argmax(1) == y).sum()) for x, y in batches())
-    with torch.no_grad(), products("TF32"):
+    with torch.no_grad(), products("TF32", snn):
         fast = all(torch.equal(snn.fast(x), snapped(x)) for x, _ in batches()) if certificate.proved else None
     spikes = compare(snn, inputs(images[: chosen.hashed]), levels, certificate.arithmetics, chosen, device)
     return {
@@ -123,15 +123,15 @@ def compare(snn, x: Tensor, steps: int, arithmetics: tuple[str, ...], chosen: ar
             device: torch.device) -> dict[str, dict[str, str]]:  # fmt: skip
     """The hash of each layer's spikes in every setting."""
     found = {}
-    with products("TF32"):
+    with products("TF32", snn):
         found |= {f"TF32, batch {size}": hashes(snn, x, steps, size, device) for size in (256, 7, 1)}
     for setting in ("float32 without cuDNN", "float32 with cuDNN"):
-        with products(setting):
+        with products(setting, snn):
             found[setting] = hashes(snn, x, steps, 256, device)
     if "bf16" in arithmetics:
         found["bf16"] = hashes(with_bf16_products(snn), x, steps, 64, device)
     few = x[: chosen.on_cpu]
-    with products("TF32"):
+    with products("TF32", snn):
         found["this device, CPU images"] = hashes(snn, few, steps, 256, device)
     found["the CPU, CPU images"] = hashes(deepcopy(snn).cpu(), few, steps, 8, torch.device("cpu"))
     return found
@@ -158,10 +158,11 @@ def hashes(snn, x: Tensor, steps: int, batch: int, device: torch.device) -> dict
 
 
 @contextmanager
-def products(setting: str) -> Iterator[None]:
+def products(setting: str, snn) -> Iterator[None]:
     """How a GPU multiplies: TF32 on tensor cores, float32 with cuDNN, or float32 by plain matrix products."""
-    backends = torch.backends
-    backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = setting == "TF32"
+    backends, tf32 = torch.backends, setting == "TF32"
+    backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = tf32
+    snn.precision = "tf32" if tf32 else "exact32"
     backends.cudnn.enabled = setting != "float32 without cuDNN"
     yield
     backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = False

@@ -41,7 +41,7 @@ def options() -> argparse.Namespace:
     add("--batch", type=int, help="images at a time for T <= 32 (default: 500 on a GPU, 50 on a CPU)")
     add("--limit", type=int, help="only the first test images")
     add("--calibration", type=int, default=2000, help="training images for thresholds and corrections")
-    add("--tf32", action="store_true", help="convolutions in TF32: faster, and noted in the results")
+    add("--precision", choices=("exact32", "tf32", "bf16"), default="exact32", help="the last two are faster on a GPU")
     add("--max-seconds", type=float, help="stop in time; run again to go on")
     add("--tiny", action="store_true", help="small networks on digits, trained on the spot")
     add("--list", action="store_true", help="only say what would be measured")
@@ -60,7 +60,9 @@ def bench(chosen: argparse.Namespace, setting: Setting) -> Bench:
     models = chosen.out / "models" if chosen.tiny else chosen.models
     data = setting.data if chosen.tiny else chosen.dataset
     few = setting.images_for_energy
-    return Bench(data, chosen.data, models, chosen.device, size, chosen.limit, few, chosen.calibration, chosen.tf32)
+    return Bench(
+        data, chosen.data, models, chosen.device, size, chosen.limit, few, chosen.calibration, chosen.precision
+    )
 
 
 def watch(started: float) -> Callable[[str, int], Callable[[int], None]]:

@@ -54,8 +54,8 @@ def certify(
     reasons = proof.reasons
     if not reasons and seen.equal < seen.samples:
         reasons = (
-            f"logits differ on {seen.samples - seen.equal} samples: this machine does not add products in float32 (is "
-            "it TF32, or a Winograd or FFT convolution? torch.backends.cudnn.enabled = False rules them out)",
+            f"logits differ on {seen.samples - seen.equal} samples: this machine does not add products in float32 (a "
+            'Winograd convolution?). On a GPU convert with precision="tf32": tensor cores do add them',
         )
     certificate = Certificate(
         steps=steps,

@@ -43,11 +43,15 @@ def check_precision(precision: str) -> None:
 
 @contextmanager
 def arithmetic(precision: Precision) -> Iterator[None]:
-    """Products of float32 numbers as this precision wants them, for the length of a ``with`` block."""
+    """Products of float32 numbers as this precision wants them, for the length of a ``with`` block.
+
+    cuDNN tries algorithms out in bf16 only: of float32 tensors it may find a Winograd convolution the fastest, which
+    does not add products, so that sums which are exact in TF32 would be rounded.
+    """
     fast, cudnn, matmul = precision != "exact32", torch.backends.cudnn, torch.backends.cuda.matmul
     before = matmul.allow_tf32
     options = {"enabled": cudnn.enabled, "deterministic": cudnn.deterministic, "allow_tf32": fast}
-    with cudnn.flags(benchmark=fast and not cudnn.deterministic, **options):
+    with cudnn.flags(benchmark=precision == "bf16" and not cudnn.deterministic, **options):
         matmul.allow_tf32 = fast
         try:
             yield

@@ -20,6 +20,7 @@ from offspike.evaluate import evaluate
 from offspike.experiment import analyse
 from offspike.network import SpikingNetwork
 from offspike.paper.cells import Cell
+from offspike.plan import Precision
 from offspike.prepare import prepare
 
 __all__ = ["Bench", "MissingCheckpoint"]
@@ -38,7 +39,7 @@ class Bench:
 
     ``models`` is looked through before the packaged checkpoints. ``calibration`` training images give thresholds and
     corrections to the methods that want them; ``limit`` cuts the test set, ``energy_images`` that of energy cells.
-    ``tf32`` lets a GPU round inside convolutions: faster, but the last digits are no longer those of float32.
+    ``precision`` is that of accuracy and energy cells; "tf32" and "bf16" are faster on a GPU, with rounded weights.
     """
 
     data: str
@@ -49,7 +50,7 @@ class Bench:
     limit: int | None = None
     energy_images: int = 1000
     calibration: int = 2000
-    tf32: bool = False
+    precision: Precision = "exact32"
 
     def path(self, network: str) -> Path:
         """The file of a checkpoint."""
@@ -80,7 +81,8 @@ class Bench:
         if cell.measure == "offsets":
             records = analyse(ann, batches, cell.method, steps=cell.steps, progress=progress)
             return {name: record.to_dict() for name, record in records.items()}
-        snn = convert(ann, cell.method, calibration=self._calibration(ann) if cell.method.needs_data else None)
+        calibration = self._calibration(ann) if cell.method.needs_data else None
+        snn = convert(ann, cell.method, calibration=calibration, precision="exact32" if cell.double else self.precision)
         if cell.measure == "energy":
             spent = energies(snn, batches, cell.steps, progress=progress)
             return [{name: getattr(each, name) for name in ("samples", *COUNTS)} for each in spent]

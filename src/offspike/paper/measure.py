@@ -16,6 +16,8 @@ from offspike.paper.bench import Bench, MissingCheckpoint, Progress
 from offspike.paper.cells import Cell
 from offspike.paper.store import Store
 
+NAMES = {"exact32": "float32", "tf32": "float32, products in TF32", "bf16": "float32, products in bfloat16"}
+
 __all__ = ["Outcome", "commit", "in_order", "measure"]
 
 Watch = Callable[[str, int], Progress]  # what is measured and how many images; the answer hears of finished images
@@ -72,7 +74,7 @@ def measure(
                 continue
             fresh = True
         (outcome.found if fresh else ahead).append(cell)
-    with _rounding(tf32=bench.tf32):
+    with _no_tf32():
         while ahead:
             cell = ahead[0]
             try:
@@ -117,14 +119,15 @@ def _measure_one(cell: Cell, bench: Bench, store: Store, tell: Progress, deadlin
 def _precision(cell: Cell, bench: Bench) -> str:
     if cell.double:
         return "float64"
-    return "float32, convolutions in TF32" if bench.tf32 and bench.device.startswith("cuda") else "float32"
+    fast = cell.measure != "offsets" and bench.device.startswith("cuda")
+    return NAMES[bench.precision] if fast else NAMES["exact32"]
 
 
 @contextmanager
-def _rounding(*, tf32: bool) -> Iterator[None]:
-    """PyTorch lets convolutions round to TF32 unless told otherwise."""
+def _no_tf32() -> Iterator[None]:
+    """PyTorch lets convolutions of the ANN round to TF32 unless told otherwise."""
     before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = False
     try:
         yield
     finally:
