@@ -19,6 +19,13 @@ def _decayed(model: nn.Module, decay_all: bool) -> set[int]:
     return {id(p) for p in model.parameters() if decay_all or (p.ndim > 1 and id(p) not in spared)}
 
 
+def _gradient(p: Tensor) -> Tensor:
+    """Of a parameter, laid out as it is; zeros where a backward pass has not come by."""
+    if p.grad is None:
+        return torch.zeros_like(p)
+    return p.grad if p.grad.stride() == p.stride() else torch.empty_like(p).copy_(p.grad)
+
+
 class SGD:
     """Momentum, Nesterov, weight decay, clipping of the whole gradient's norm, and an average of the weights.
 
@@ -37,6 +44,7 @@ class SGD:
         self.params: list[Tensor] = [p for _, p in named]
         self.momenta = [torch.zeros_like(p) for p in self.params]
         self.decayed = [i for i, p in enumerate(self.params) if id(p) in decayed]
+        self.spared = [i for i, p in enumerate(self.params) if id(p) not in decayed]
         self.lr = torch.zeros((), device=self.params[0].device)
         self.mean_norm = torch.full_like(self.lr, torch.inf)
         state = {n: t for n, t in model.state_dict(keep_vars=True).items() if t.is_floating_point() and recipe.ema}
@@ -47,35 +55,32 @@ class SGD:
     def step(self) -> Tensor:
         """Use the gradients that a backward pass has left; returns their norm before clipping."""
         recipe = self.recipe
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
+        grads = [_gradient(p) for p in self.params]
         norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
-        if recipe.clip:
-            torch._foreach_mul_(grads, (recipe.clip / (norm + 1e-6)).clamp(max=1))
-        if recipe.clip_mean:
-            torch._foreach_mul_(grads, self._within_mean(norm))
-        if recipe.weight_decay:
-            weights = [self.params[i] for i in self.decayed]
-            torch._foreach_add_([grads[i] for i in self.decayed], weights, alpha=recipe.weight_decay)
-        torch._foreach_mul_(self.momenta, recipe.momentum)
-        torch._foreach_add_(self.momenta, grads)
-        if recipe.nesterov:
-            torch._foreach_add_(grads, self.momenta, alpha=recipe.momentum)
-            update = torch._foreach_mul(grads, self.lr)
-        else:
-            update = torch._foreach_mul(self.momenta, self.lr)
-        torch._foreach_sub_(self.params, list(update))
+        scale = (norm / self._bounded(norm).clamp(min=1e-12)).clamp(min=1)
+        for chosen, decay in ((self.decayed, recipe.weight_decay), (self.spared, 0.0)):
+            if chosen:
+                torch._fused_sgd_(  # w, g and m are read once and written once
+                    [self.params[i] for i in chosen],
+                    [grads[i] for i in chosen],
+                    [self.momenta[i] for i in chosen if recipe.momentum],
+                    weight_decay=decay, momentum=recipe.momentum, lr=self.lr, dampening=0.0, nesterov=recipe.nesterov,
+                    maximize=False, is_first_step=False, grad_scale=scale,
+                )  # fmt: skip
         if self.averages:
             torch._foreach_lerp_(list(self.averages.values()), self.averaged, 1 - recipe.ema)
         return norm
 
-    def _within_mean(self, norm: Tensor) -> Tensor:
-        """The factor that keeps a norm within a multiple of the running mean, which it joins; the first one sets it."""
+    def _bounded(self, norm: Tensor) -> Tensor:
+        """What the recipe lets pass of a norm; it joins the running mean, which the first one sets."""
         if self.recipe.clip:
             norm = norm.clamp(max=self.recipe.clip)
+        if not self.recipe.clip_mean:
+            return norm
         bounded = torch.minimum(norm, self.recipe.clip_mean * self.mean_norm)
         joined = torch.lerp(self.mean_norm, bounded, 1 - MEMORY)
         self.mean_norm.copy_(torch.where(self.mean_norm.isinf(), norm, joined))
-        return bounded / (norm + 1e-12)
+        return bounded
 
     def state(self) -> dict[str, Tensor]:
         """Every tensor that a later run needs."""
