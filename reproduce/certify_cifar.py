@@ -5,8 +5,8 @@
 For each network and number of bits: snap (rounded on training images), convert exactly (T = ρ = L), certify on all test
 images. Then the spikes of every layer for the first images are hashed under different batch sizes, on the CPU and the
 GPU, with products of TF32, float32 and, on tensor cores, bf16 numbers. cuDNN may choose a Winograd convolution for
-float32, which does not add products: that setting is reported, but not claimed. RECORD gets record.json and a
-certificate for each network.
+float32, which does not add products: that setting is reported, but not claimed. RECORD gets record.json, and for each
+network a certificate and the network itself, which a second run takes as it is.
 """
 
 import argparse
@@ -51,6 +51,7 @@ def options() -> argparse.Namespace:
     add("--models", nargs="+", default=["resnet20-cifar10-l4", "resnet18-cifar10-l4", "vgg16-cifar10-l4"])
     add("--bits", type=int, nargs="+", default=[8, 4])
     add("--calibration", type=int, default=1000, help="training images that rounding looks at")
+    add("--snap-only", action="store_true", help="make the networks in OUT, to be certified by a second run")
     add("--tune", type=int, default=0, help="epochs of fine-tuning on the training images")
     add("--limit", type=int, default=10000, help="test images")
     add("--batch", type=int, default=250)
@@ -63,11 +64,11 @@ def one(name: str, bits: int, train, test, chosen: argparse.Namespace, device: t
     started = time.perf_counter()
     ann = osp.load(name).to(device)
     inputs = ann.preprocess
-    calibration = inputs(train.images[: chosen.calibration])
-    snapped = osp.snap(ann, bits=bits, example=calibration[:2], calibration=calibration, arithmetic="tf32")
-    if chosen.tune:
-        snapped = osp.tune(snapped, Shuffled(inputs, train.images, chosen.batch), teacher=ann, epochs=chosen.tune)
+    calibration = inputs(train.images[: chosen.calibration].to(device))
+    snapped = in_fixed_point(ann, calibration, train.images, chosen.out / f"{name}-int{bits}.safetensors", bits, chosen)
     fitted = time.perf_counter()
+    if chosen.snap_only:
+        return {"model": name, "bits": bits, "seconds_to_snap": round(fitted - started, 1)}
     levels = levels_of(snapped)
     for place in ("even", "first"):  # the second keeps potentials on a grid, whatever their size
         snn = osp.convert(snapped, osp.methods.exact(levels, place=place))
@@ -106,6 +107,16 @@ def one(name: str, bits: int, train, test, chosen: argparse.Namespace, device: t
         "spikes": spikes["TF32, batch 256"], "seconds_to_snap": round(fitted - started, 1),
         "seconds": round(time.perf_counter() - started, 1), "device": str(device),
     }  # fmt: skip
+
+
+def in_fixed_point(ann, calibration: Tensor, images: Tensor, path: Path, bits: int, chosen: argparse.Namespace):
+    """The network in fixed point; ``path`` keeps it, and is taken where it is there already."""
+    if not path.exists():
+        snapped = osp.snap(ann, bits=bits, example=calibration[:2], calibration=calibration, arithmetic="tf32")
+        if chosen.tune:
+            snapped = osp.tune(snapped, Shuffled(ann.preprocess, images, chosen.batch), teacher=ann, epochs=chosen.tune)
+        osp.save(snapped, path, dtype={8: "int8", 4: "int4"}.get(bits, "float32"))  # nothing is lost: grids
+    return osp.load(path).to(calibration.device)
 
 
 class Shuffled:
