@@ -160,7 +160,8 @@ def run_neuron(gpu, bands, name, steps, neurons, dtype):
 
 
 def run_rule(gpu, bands, rule, rho, current, theta, options):
-    options = options | phased(rule, DEVICE, of=current.shape[1] // 4 if "pool" in options else 7)
+    sample = 2 * options["width"] * options["pool"] if "pool" in options else 7  # neurons with phases of their own
+    options = options | phased(rule, DEVICE, of=sample)
     guarded = {key: bands.around(x) if isinstance(x, torch.Tensor) else x for key, x in options.items()}
     given = (bands.around(current), bands.around(theta), rule, rho, 1, 1e-3)
     with bands.allocating():
