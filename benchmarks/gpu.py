@@ -21,6 +21,7 @@ from typing import Any
 
 import against
 import bounded
+import neurons
 import precisions
 import torch
 from torch import nn
@@ -210,6 +211,7 @@ PARTS: dict[str, tuple[float, Callable[[Any], str]]] = {
     "accuracy": (4, lambda options: precisions.run(options, DEVICE)),
     "testset": (1, lambda options: precisions.testset(options, DEVICE)),
     "guards": (2, guards),
+    "neurons": (2, lambda options: neurons.run(options, DEVICE)),
     "speed": (3, speed),
     "layers": (1, layers),
     "tests": (2, tests),
