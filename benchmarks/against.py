@@ -2,9 +2,16 @@
 
 SpikingJelly runs plain IF neurons without calibration, multi-step, batch norms folded. The setting that is fastest on
 this machine counts: precision, batch, memory layout, the first layer once or for every step, the neurons' kernels.
+
+Most of the time would go into compiling Triton kernels one by one (theirs for every shape). On a GPU, processes side by
+side do that first, each with some of the rows (``--rows``); what they leave in Triton's cache is used when it counts.
 """
 
 import gc
+import itertools
+import subprocess
+import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -32,6 +39,8 @@ THEIRS: list[tuple[Any, int, dict[str, Any]]] = [
     ("tf32", 2000, {}),
 ]
 FIRST = 2  # of THEIRS, for every T before the rest for any
+PROCESSES = 8  # that compile
+FEW = 64  # images, where a pass only compiles (our kernels do not depend on the batch)
 
 
 def run(options: Any, device: torch.device) -> str:
@@ -40,17 +49,22 @@ def run(options: Any, device: torch.device) -> str:
         return "SpikingJelly is not installed: put it, loguru and tqdm on PYTHONPATH"
     name, cases = ("resnet20", [(3, 2, 2), (2, 2, 2)]) if options.quick else ("vgg16", [(16, 4, 2000), (4, 4, 8000)])
     ann = bench.network(name).to(device)
+    if options.rows is None and device.type == "cuda":
+        print(_compile(options), flush=True)
     rows: list[Row] = []
+    places = itertools.count()
     for ours, theirs in ((OURS, THEIRS[:FIRST]), ([], THEIRS[FIRST:])):
         for steps, rho, batch in cases:
             for precision, method in ours:
                 row = {"network": name, "steps": steps, "rho": rho, "who": "offspike", "precision": precision}
-                _add(rows, {**row, "setting": method}, _ours(ann, device, batch, **row, method=method), options)
+                images = min(batch, FEW) if options.rows else batch
+                measure = _ours(ann, device, images, **row, method=method)
+                _add(rows, {**row, "setting": method}, measure, options, next(places))
             for precision, size, setting in theirs:
                 words = " ".join(f"{key}={value}" for key, value in setting.items())
                 row = {"network": name, "steps": steps, "who": "spikingjelly", "precision": precision, "setting": words}
                 size = 2 if options.quick else size
-                _add(rows, row, _theirs(ann, device, size, steps, precision, setting), options)
+                _add(rows, row, _theirs(ann, device, size, steps, precision, setting), options, next(places))
     return "\n".join([*map(_line, rows), *ratios(rows)])
 
 
@@ -111,10 +125,33 @@ def _kernels(name: str) -> Iterator[Callable[[torch.device], str]]:
         _selection._selections.clear()
 
 
-def _add(rows: list[Row], row: Row, measure: Callable[[], Row], options: Any) -> None:
-    """Measure, print and save one more row; what fails is a row too. Nothing if it is late."""
+def _compile(options: Any) -> str:
+    """Run all rows in processes side by side, not to be timed."""
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, sys.argv[0], "--only", "rivals", "--max-seconds", "60", "--out", folder]
+        command += ["--quick"] * options.quick
+        some = [
+            subprocess.Popen([*command, "--rows", f"{part}/{PROCESSES}"], stdout=subprocess.DEVNULL)
+            for part in range(PROCESSES)
+        ]
+        for process in some:
+            try:
+                process.wait(timeout=max(1.0, (options.until - begin) / 2 - (time.perf_counter() - begin)))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+    return f"kernels compiled by {PROCESSES} processes in {time.perf_counter() - begin:.0f} s"
+
+
+def _add(rows: list[Row], row: Row, measure: Callable[[], Row], options: Any, place: int) -> None:
+    """Measure, print and save one more row; what fails is a row too. Nothing if it is late, or a row of others."""
     if time.perf_counter() > options.until:
         return
+    if options.rows is not None:
+        part, parts = map(int, options.rows.split("/"))
+        if place % parts != part:
+            return
     try:
         rows.append(row | measure())
     except Exception as error:

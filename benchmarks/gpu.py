@@ -57,6 +57,7 @@ def main() -> None:
     parser.add_argument("--models", type=Path, help="a folder of checkpoints (*cifar10*.safetensors) to compare")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--max-seconds", type=float, default=3600.0)
+    parser.add_argument("--rows", help="I/N: every N-th of the rivals' rows, from the I-th on")
     parser.add_argument("--quick", action="store_true", help="a tiny setting, to see that it runs")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
