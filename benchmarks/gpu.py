@@ -1,13 +1,16 @@
 """Everything about speed on one GPU in one go: kernels checked, networks timed, precisions compared.
 
-    PYTHONPATH=src python3 benchmarks/gpu.py --out results [--data FOLDER] [--only tests grid speed layers accuracy]
+    PYTHONPATH=src python3 benchmarks/gpu.py --out results [--data FOLDER] [--only rivals memory …] [--max-seconds 120]
 
 Speed is measured on random weights: they cost what trained ones cost. ``--data`` names the folder that holds CIFAR-10;
-accuracy needs it and the packaged checkpoints. Needs torch and Triton only (the tests also pytest).
+accuracy needs it and checkpoints (``--models``, or the project's own). Needs torch and Triton only; the tests also
+pytest, the rivals also SpikingJelly with loguru and tqdm. Results are written as they come. Each part may take its
+share of ``--max-seconds`` and what those before it left over; one that fails does not stop the others.
 """
 
 import argparse
-import json
+import gc
+import shutil
 import subprocess
 import sys
 import time
@@ -16,11 +19,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import against
+import bounded
+import neurons
+import precisions
 import torch
 from torch import nn
 
 import offspike as osp
-from offspike import bench, datasets, experiment, rivals, timing
+from offspike import bench, rivals, timing
 from offspike.surgery import replace
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -39,7 +46,7 @@ SOME = (
     "triton and ((test_fire and f32 and 1025) or (on_the_way and bf16 and 14-4 and (exact-even or shift-keep)) "
     "or (ties and exact) or rounding_decides or do_not_mix or ends_of or two_to_the_31)"
 )
-NETWORKS = ("vgg16", "resnet18", "resnet20")
+GUARDED = "(rules and 1025) or (pooled and 6-5) or (neurons and f32 and (1-1025 or 3-7)) or contiguous"
 BEGAN = time.perf_counter()
 
 
@@ -47,33 +54,75 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--data", type=Path, help="the folder that holds CIFAR-10")
-    parser.add_argument("--only", nargs="+", default=["tests", "grid", "speed", "layers", "accuracy"])
+    parser.add_argument("--models", type=Path, help="a folder of checkpoints (*cifar10*.safetensors) to compare")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--max-seconds", type=float, default=3600.0)
+    parser.add_argument("--rows", help="I/N: every N-th of the rivals' rows, from the I-th on")
     parser.add_argument("--quick", action="store_true", help="a tiny setting, to see that it runs")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    parts: dict[str, Callable[[Any], str]] = {
-        "grid": grid, "speed": speed, "tests": tests, "accuracy": accuracy, "layers": layers,
-    }  # fmt: skip
-    found, failed = [], False
-    for name, part in parts.items():
-        if name not in options.only:
-            continue
+    chosen = {name: part for name, part in PARTS.items() if name in options.only}
+    found, failed = [f"torch {torch.__version__}, {_machine()}"], False
+    for place, (name, (share, part)) in enumerate(chosen.items()):
+        left = BEGAN + options.max_seconds - time.perf_counter()
+        shares = sum(share for share, _ in list(chosen.values())[place:])
+        options.until = time.perf_counter() + left * share / shares
+        print(f"--- {name}, {options.until - time.perf_counter():.0f} s", flush=True)
         try:
-            found.append(part(options))
+            found.append(f"{name}:\n{part(options)}")
         except Exception:  # the other parts are still wanted: a lent machine is dear
             found.append(f"{name} failed:\n{traceback.format_exc()}")
             failed = True
-        print(f"--- {name}, {time.perf_counter() - BEGAN:.0f} s\n{found[-1]}", flush=True)
-    (options.out / "gpu.txt").write_text("\n\n".join(found))
-    print("=" * 80 + "\n" + "\n".join(found)[-6000:])
+            print(found[-1], flush=True)
+        _free()
+        (options.out / "gpu.txt").write_text("\n\n".join(found))
+    print("=" * 80 + "\n" + "\n\n".join(found)[-9000:])
     raise SystemExit(failed)
 
 
+def _machine() -> str:
+    return torch.cuda.get_device_name() if DEVICE.type == "cuda" else "CPU"
+
+
+def _free() -> None:
+    gc.collect()
+    if DEVICE.type == "cuda":
+        torch.cuda.empty_cache()
+
+
 def tests(options: Any) -> str:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_kernels.py", "-k", SOME]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    (options.out / "tests.txt").write_text(done.stdout + done.stderr)
-    return "kernel tests: " + "\n".join((done.stdout.strip().splitlines() or [done.stderr])[-4:])
+    return _pytest(options, "tests/test_kernels.py", "-k", SOME)
+
+
+def guards(options: Any) -> str:
+    """No kernel reads or writes beyond its operands: by guarded memory, and by compute-sanitizer where there is one."""
+    found = _pytest(options, "tests/test_guarded_kernels.py", "-k", GUARDED)
+    tool = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    if tool is None:
+        return found + "\ncompute-sanitizer: not found on this machine"
+    script = [sys.executable, "tests/test_guarded_kernels.py"]
+    lines = [found]
+    for check in ("memcheck", "initcheck", "racecheck"):
+        command = [tool, "--tool", check, "--error-exitcode", "9", *script]
+        left = max(1.0, options.until - time.perf_counter())
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=left)
+            (options.out / f"{check}.txt").write_text(done.stdout + done.stderr)
+            lines.append(f"{check}: exit {done.returncode}: {(done.stdout.strip().splitlines() or ['nothing'])[-1]}")
+        except subprocess.TimeoutExpired:
+            lines.append(f"{check}: not finished in {left:.0f} s")
+    return "\n".join(lines)
+
+
+def _pytest(options: Any, file: str, *more: str) -> str:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file, *more]
+    left = max(1.0, options.until - time.perf_counter())
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=left)
+    except subprocess.TimeoutExpired:
+        return f"{file}: not finished in {left:.0f} s"
+    (options.out / f"{Path(file).stem}.txt").write_text(done.stdout + done.stderr)
+    return f"{file}: " + "\n".join((done.stdout.strip().splitlines() or [done.stderr])[-4:])
 
 
 def grid(options: Any) -> str:
@@ -113,6 +162,8 @@ def speed(options: Any) -> str:
             x = torch.randn(batch, *ann.input_shape, device=DEVICE)
             row = {"network": name, "steps": steps, "rho": rho, "batch": batch}
             for what, run in _runs(ann, x, steps, rho, rivals_too=batch == batches[0]):
+                if time.perf_counter() > options.until:
+                    return "\n".join(map(_line, rows))
                 rows.append({**row, "what": what, **bench.speed(run, x, budget=0.3)})
                 print(_line(rows[-1]), f"   [{time.perf_counter() - BEGAN:.0f} s]", flush=True)
                 bench.save(options.out / "gpu.csv", rows)
@@ -147,53 +198,26 @@ def layers(options: Any) -> str:
     return text
 
 
-def accuracy(options: Any) -> str:
-    if options.data is None:
-        return "no --data: accuracy not measured"
-    found: dict[str, Any] = {}
-    for name in NETWORKS[-1:] if options.quick else NETWORKS:
-        start = time.perf_counter()
-        test = datasets.load("cifar10", root=options.data, split="test")
-        ann: Any = osp.load(_checkpoint(f"{name}-cifar10-l4")).to(DEVICE)
-        batches = _batches(test, ann, 40 if options.quick else len(test))
-        if name == "vgg16" or options.quick:
-            snn = osp.convert(ann, osp.methods.exact(4), precision="bf16")
-            times = []
-            for _ in range(2):
-                report = osp.evaluate(snn, batches(), steps=16)
-                times.append(time.perf_counter() - start)
-                start = time.perf_counter()
-                test = datasets.load("cifar10", root=options.data, split="test")
-                batches = _batches(test, ann, 40 if options.quick else len(test))
-            found["whole test set, T=16"] = {"first_s": times[0], "second_s": times[1], "at_16": report.accuracy[15]}
-            print(found, flush=True)
-        for row in bench.accuracy(ann, osp.methods.exact(4), batches, steps=32, precisions=("exact32", "tf32", "bf16")):
-            found[f"{name} {row['what']}"] = row["accuracy"]
-            print(name, row["what"], f"[{time.perf_counter() - BEGAN:.0f} s]", flush=True)
-            (options.out / "accuracy.json").write_text(json.dumps(found, indent=1))
-    return "\n".join(f"{key}: {_short(value)}" for key, value in found.items())
-
-
-def _checkpoint(name: str) -> Path:
-    places = (Path("models"), Path("src/offspike/weights"))
-    return next(place / f"{name}.safetensors" for place in places if (place / f"{name}.safetensors").exists())
-
-
-def _batches(test: Any, ann: Any, images: int) -> Callable[[], Iterator[Any]]:
-    return lambda: ((ann.preprocess(x.to(DEVICE)), y) for x, y in test.blocks(torch.arange(images), 1000))
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {number:.4f}" for key, number in value.items())
-    return " ".join(f"T={t} {100 * value[t - 1]:.2f}" for t in experiment.readouts(len(value)))
-
-
 def _line(row: dict[str, Any]) -> str:
     return (
         f"{row['network']:9} T={row['steps']:<3} rho={row['rho']:<2} B={row['batch']:<5} {row['what']:18} "
         f"{row['us']:9.2f} us/image  {(row['peak_bytes'] or 0) / 1e9:6.2f} GB"
     )
+
+
+# name: share of the time, what it does; in the order of their worth
+PARTS: dict[str, tuple[float, Callable[[Any], str]]] = {
+    "rivals": (5, lambda options: against.run(options, DEVICE)),
+    "memory": (2, lambda options: bounded.run(options, DEVICE)),
+    "accuracy": (4, lambda options: precisions.run(options, DEVICE)),
+    "testset": (1, lambda options: precisions.testset(options, DEVICE)),
+    "guards": (2, guards),
+    "neurons": (2, lambda options: neurons.run(options, DEVICE)),
+    "speed": (3, speed),
+    "layers": (1, layers),
+    "tests": (2, tests),
+    "grid": (1, grid),
+}
 
 
 if __name__ == "__main__":

@@ -8,7 +8,10 @@ import torch
 from torch import nn
 
 import offspike as osp
+from exact import dyadic, dyadic_images
 from offspike import bench, rivals, timing
+from offspike.initial import Constant
+from offspike.methods import Method
 from offspike.timing import Roofs
 
 
@@ -73,6 +76,19 @@ def test_the_reference_runs_no_kernel_and_leaves_the_network_as_it_was(monkeypat
     assert all(p.is_contiguous() for p in snn.model.parameters())
     snn(x, steps=3)
     assert called
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("once", [False, True])
+def test_spikingjelly_runs_the_same_network(once):
+    pytest.importorskip("spikingjelly", reason="SpikingJelly is not installed")
+    layers = [nn.Conv2d(3, 4, 3, padding=1), osp.QCFS(2), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(64, 8), osp.QCFS(2)]
+    ann, x = dyadic(nn.Sequential(*layers, nn.Linear(8, 5))), dyadic_images(3, 3, 8, 8)
+    for module in ann.modules():
+        if isinstance(module, osp.QCFS):
+            module.set_threshold(1.0)  # its spikes are worth 1
+    logits = rivals.spikingjelly(ann, x, 6, "exact32", once=once)().view(6, 3, 5)
+    assert torch.equal(logits, osp.convert(ann, Method("from nothing", Constant(0.0)))(x, 6))
 
 
 def test_the_median_is_of_runs_after_the_warm_up():

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from exact import GRID, ann_count, currents, simulate, thresholds
 from offspike import ops
+from offspike.equations import desired_count, least_potentials, pick
 from offspike.fused import calibrate_and_fire
 from offspike.initial import Constant, Exact, Residual, Shift, Silence, Uniform, phases
 
@@ -59,6 +60,31 @@ def test_even_spreads_the_spikes_as_evenly_as_any_start_with_the_right_count_doe
         others = [other for other in others if running_counts(series, theta, other)[-1] == count]
         assert running_counts(series, theta, start)[-1] == count
         assert all(misses(start) <= misses(other) for other in others), "step 1 first, then step 2, …"
+
+
+def spread_by_tables(current, theta, u, *, eps=2.0**-10):
+    """Place "even" by its definition: at each t the whole table D, and the goal that is nearest among all counts."""
+    rho, tables = len(current), list(least_potentials(current, theta))
+    count = desired_count(sum(current[1:], current[0]), theta, rho)
+    low, high = pick(tables[-1], count) + theta * eps, pick(tables[-1], count + 1) - theta * eps
+    for t, table in enumerate(tables[:-1], start=1):
+        few = sum((least <= low).to(low.dtype) for least in table[1 : t + 1])
+        many = sum((least < high).to(low.dtype) for least in table[1 : t + 1])
+        goal = torch.minimum(torch.maximum((count * t * (1 / rho) + u).floor(), few), many)
+        low, high = torch.maximum(low, pick(table, goal)), torch.minimum(high, pick(table, goal + 1))
+    return torch.minimum(torch.maximum(u * theta, low), high - torch.minimum(theta * eps, (high - low) / 2))
+
+
+@pytest.mark.parametrize("rho", [1, 2, 3, 4, 8, 16])
+@pytest.mark.parametrize("spread", [0.2, 1.0, 5.0])
+def test_even_needs_one_edge_a_step_where_its_definition_needs_tables(rho, spread):
+    draw = torch.Generator().manual_seed(rho)
+    current = torch.randn(rho, 4000, generator=draw) * spread + 0.3
+    current[:, 2000:] = (current[:, 2000:] * 2).round() / 2  # edges meet
+    theta = torch.rand(4000, generator=draw) + 0.5
+    theta[3000:] = 1.0
+    u = phases(current[0])
+    assert torch.equal(Exact(rho)(current, theta), spread_by_tables(current, theta, u))
 
 
 @given(st.sampled_from([1, 2, 4, 8]), st.data(), thresholds)

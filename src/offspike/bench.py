@@ -26,12 +26,12 @@ Row = dict[str, Any]
 Batches = Callable[[], Iterator[tuple[Tensor, Tensor]]]
 
 
-def network(name: str) -> nn.Module:
+def network(name: str, **options: Any) -> nn.Module:
     """A network of the zoo with random weights (they cost what trained ones cost), such that its neurons fire."""
     if name not in zoo.NETWORKS:
         raise ValueError(f"there is no network {name!r}; choose from {', '.join(zoo.NETWORKS)}, or give a file")
     generator = torch.Generator().manual_seed(0)
-    model = zoo.NETWORKS[name]()
+    model = zoo.NETWORKS[name](**options)
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             spread = (2 / module.weight[0].numel()) ** 0.5
@@ -63,7 +63,7 @@ def compare(
             "offspike": functools.partial(snn, x, steps=steps),
             "ann": rivals.ann(ann, x, precision, folded=False),
             "ann, batch norms folded": rivals.ann(ann, x, precision, folded=True),
-            "spikingjelly": rivals.spikingjelly(ann, x, steps, precision) if precision != "bf16" else None,
+            "spikingjelly": rivals.spikingjelly(ann, x, steps, precision),
         }
         for what, run in runs.items():
             if run is not None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from offspike import ops
-from offspike.equations import desired_count, least_potentials, offset_spikes, pick, shift_for_one_spike
+from offspike.equations import desired_count, interval, offset_spikes, shift_for_one_spike
 
 __all__ = [
     "POLICIES",
@@ -160,32 +160,34 @@ class Exact:
         for step in current:
             total = total + step
         count = desired_count(total, theta, self.rho)
-        tables = list(least_potentials(current, theta))
-        low, high = pick(tables[-1], count), pick(tables[-1], count + 1)
+        low, high = interval(current, theta, count)
         if self.place == "middle":
             low, high = torch.where(count > 0, low, high - theta), torch.where(count < self.rho, high, low + theta)
             return (low + high) / 2
         margin = theta * self.eps
         low, high = low + margin, high - margin
         if self.place == "even":
-            return self._spread(tables, count, low, high, theta, u.to(count.dtype))
+            return self._spread(current, count, low, high, theta, u.to(count.dtype))
         wish = theta / 2
         if self.place == "first":
             # Times 1/ρ: dividing by a Python number is rounded differently on a GPU.
             wish = wish + count * theta * (1 / self.rho) - current[0]
         return torch.minimum(torch.maximum(wish, low), high)
 
-    def _spread(
-        self, tables: list[list[Tensor]], count: Tensor, low: Tensor, high: Tensor, theta: Tensor, u: Tensor
-    ) -> Tensor:
-        """Cut ``[low, high)`` down, step by step, to the potentials whose count by step t is nearest to ⌊t·k/ρ + u⌋."""
-        for t, table in enumerate(tables[:-1], start=1):
-            breaks = table[1 : t + 1]
-            few, many = torch.zeros_like(count), torch.zeros_like(count)
-            for least in breaks:
-                few, many = few + (least <= low), many + (least < high)
-            goal = torch.minimum(torch.maximum((count * t * (1 / self.rho) + u).floor(), few), many)
-            low, high = torch.maximum(low, pick(table, goal)), torch.minimum(high, pick(table, goal + 1))
+    def _spread(self, current: Tensor, count: Tensor, low: Tensor, high: Tensor, theta: Tensor, u: Tensor) -> Tensor:
+        """Cut ``[low, high)`` down, step by step, to the potentials whose count by step t is nearest to ⌊t·k/ρ + u⌋.
+
+        What is left has fired n times before step t, so one edge divides it: from ``(n+1)θ − (I(1) + … + I(t))`` on,
+        potentials fire at step t.
+        """
+        total, n = torch.zeros_like(count), torch.zeros_like(count)
+        for t, step in enumerate(current[:-1], start=1):
+            total = total + step
+            edge = (n + 1) * theta - total
+            wanted = count * t * (1 / self.rho) + u >= n + 1  # the floor of it is >= n + 1, too
+            divided = (low < edge) & (edge < high)
+            n = torch.where((edge <= low) | (divided & wanted), n + 1, n)
+            low, high = torch.where(divided & wanted, edge, low), torch.where(divided & ~wanted, edge, high)
         inside = high - torch.minimum(theta * self.eps, (high - low) / 2)
         return torch.minimum(torch.maximum(u * theta, low), inside)
 

@@ -32,31 +32,41 @@ def ann(model: nn.Module, x: Tensor, precision: Precision, *, folded: bool) -> C
     return run
 
 
-def spikingjelly(model: nn.Module, x: Tensor, steps: int, precision: Precision) -> Callable[[], Any] | None:
-    """SpikingJelly's multi-step IF neurons, uncalibrated, in the same folded network; None: it is not installed."""
+def spikingjelly(
+    model: nn.Module, x: Tensor, steps: int, precision: Precision, *, once: bool = False, channels_last: bool = True
+) -> Callable[[], Any] | None:
+    """SpikingJelly 2: multi-step IF neurons, uncalibrated, in the same folded network; None: it is not installed.
+
+    It picks its neurons' kernels by itself, or as ``SJ_IF_CUDA_IMPLEMENTATION`` says. The image is repeated for each
+    step, as its examples do; ``once`` takes what lies before the first neurons only once (where nothing else sees the
+    image). Its spikes are 1, not θ: what they are worth costs nothing.
+    """
     if not find_spec("spikingjelly"):
         return None
     from spikingjelly.activation_based import functional, neuron
 
-    backend = "triton" if x.is_cuda else "torch"
+    batch, dtype = len(x), torch.bfloat16 if precision == "bf16" else torch.float32
 
     class Node(nn.Module):
         def __init__(self, theta: float) -> None:
             super().__init__()
             self.node = neuron.IFNode(v_threshold=theta, v_reset=None, step_mode="m")
-            self.node.backend = backend if backend in self.node.supported_backends else "torch"
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.node(x.view(steps, -1, *x.shape[1:])).flatten(0, 1)  # type: ignore[no-any-return]
+            seen = x.expand(steps, *x.shape) if once and len(x) == batch else x.view(steps, -1, *x.shape[1:])
+            return self.node(seen).flatten(0, 1)  # type: ignore[no-any-return]
 
-    thetas = {name: float(m.lam.max()) for name, m in model.named_modules() if isinstance(m, Activation)}
-    net = replace(fold(model), Activation, lambda name, module: Node(thetas[name])).to(x.device)
-    _laid(net)
+    thetas = {name: m.lam.max().item() for name, m in model.named_modules() if isinstance(m, Activation)}
+    net = replace(fold(model), Activation, lambda name, module: Node(thetas[name])).to(x.device, dtype)
+    given = x.to(dtype)
+    if channels_last:
+        _laid(net)
+        given = _channels_last(net, (given,))[0]
 
     def run() -> Any:
         with torch.inference_mode(), arithmetic(precision):
             functional.reset_net(net)
-            return net(x.repeat(steps, *[1] * (x.ndim - 1)))
+            return net(given if once else given.repeat(steps, *[1] * (x.ndim - 1)))
 
     return run
 

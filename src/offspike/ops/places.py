@@ -60,25 +60,29 @@ def _spread(drive: Any, rho: int, theta: Array, u: Array, count: Array, low: Arr
     """Cut ``[low, high)`` down to the potentials whose count by each step t is nearest to ⌊t·k/ρ + u⌋."""
     real = theta.dtype.type
     share = real(1 / rho)
-    total, least = _start(rho, theta)
-    scratch = np.empty((3, theta.size), theta.dtype)
-    few, many, goal = scratch[0], scratch[1], scratch[2]
+    total, fired = np.zeros(theta.size, theta.dtype), np.zeros(theta.size, theta.dtype)
     for i in range(theta.size):
         margin = theta[i] * eps
         low[i], high[i] = low[i] + margin, high[i] - margin
     for t in range(rho - 1):
-        _table(row(drive, t), t, theta, total, least)
-        few[:], many[:] = real(0), real(0)
-        for k in range(1, t + 2):
-            _count(least[k], low, high, few, many)
-        _aim(count, real(t + 1), share, u, few, many, goal)
-        _narrow(least, t + 1, goal, low, high)
+        _cut(row(drive, t), real(t + 1), share, theta, u, count, total, fired, low, high)
 
 
 @compiled
-def _aim(count: Array, t: Any, share: Any, u: Array, few: Array, many: Array, goal: Array) -> None:
-    for i in range(goal.size):
-        goal[i] = min(max(np.floor(count[i] * t * share + u[i]), few[i]), many[i])
+def _cut(
+    step: Array, t: Any, share: Any, theta: Array, u: Array, count: Array, total: Array, fired: Array, low: Array,
+    high: Array,
+) -> None:  # fmt: skip
+    """One step of ``initial.Exact._spread``, in place: what is left has fired alike, and one edge divides it."""
+    one = theta.dtype.type(1)
+    for i in range(theta.size):
+        total[i] += step[i]
+        more, bottom, top = fired[i] + one, low[i], high[i]
+        edge = more * theta[i] - total[i]
+        wanted, divided = count[i] * t * share + u[i] >= more, (edge > bottom) & (edge < top)
+        fired[i] = more if (edge <= bottom) | (divided & wanted) else fired[i]
+        low[i] = edge if divided & wanted else bottom
+        high[i] = edge if divided & (not wanted) else top
 
 
 @compiled
@@ -118,11 +122,3 @@ def _relax(here: Array, below: Array, theta: Array, total: Array, k: Any) -> Non
     # A function of its own: LLVM then sees that the rows do not overlap.
     for i in range(theta.size):
         here[i] = min(here[i], max(below[i], k * theta[i] - total[i]))
-
-
-@compiled
-def _count(least: Array, low: Array, high: Array, few: Array, many: Array) -> None:
-    one, zero = low.dtype.type(1), low.dtype.type(0)
-    for i in range(low.size):
-        few[i] += one if least[i] <= low[i] else zero
-        many[i] += one if least[i] < high[i] else zero

@@ -38,7 +38,7 @@ def interval(
     if HELD:
         for t in tl.static_range(HELD):
             total += held[t]
-            least = _relaxed(least, theta, total, RHO, t + 1)
+            least = _relaxed(least, theta, total, RHO, t + 1, True)
     else:
         for _ in range(RHO):
             i = held[0]
@@ -48,7 +48,7 @@ def interval(
                 if beside is not None:
                     beside += neurons
             total += i
-            least = _relaxed(least, theta, total, RHO, RHO)
+            least = _relaxed(least, theta, total, RHO, RHO, False)
     count = tl.minimum(tl.maximum(tl.floor(divide(total, theta) + 0.5), 0.0), RHO)
     low, high = -inf, inf
     for k in tl.static_range(RHO + 1):
@@ -57,12 +57,20 @@ def interval(
 
 
 @triton.jit
-def _relaxed(least, theta, total, RHO: tl.constexpr, TOP: tl.constexpr):
-    """``D[k] ← min(D[k], max(D[k−1], kθ − C))`` for k up to TOP: beyond the step's own number D is still infinite."""
+def _relaxed(least, theta, total, RHO: tl.constexpr, TOP: tl.constexpr, NEW: tl.constexpr):
+    """``D[k] ← min(D[k], max(D[k−1], kθ − C))`` for k up to TOP: beyond the step's own number D is still infinite.
+
+    With NEW so is D[TOP]; and D[0] is always −∞. Neither is compared with: at T = ρ these steps are what takes time.
+    """
     after: tl.tuple = (least[0],)
     for k in tl.static_range(1, RHO + 2):
         if k <= TOP:
-            after += (tl.minimum(least[k], tl.maximum(least[k - 1], k * theta - total)),)
+            here = k * theta - total
+            if k > 1:
+                here = tl.maximum(least[k - 1], here)
+            if not NEW or k < TOP:
+                here = tl.minimum(least[k], here)
+            after += (here,)
         else:
             after += (least[k],)
     return after
@@ -92,16 +100,11 @@ def spread(
     """``initial.Exact``, place "even": v(0) in the interval, for phases u."""
     margin = theta * tl.full(theta.shape, EPS, theta.dtype)
     low, high = low + margin, high - margin
-    like = held[0]
-    total, inf = tl.full(like.shape, 0.0, like.dtype), tl.full(like.shape, float("inf"), like.dtype)
-    least: tl.tuple = (-inf,)
-    for _ in tl.static_range(RHO + 1):
-        least += (inf,)
+    total, fired = tl.full(low.shape, 0.0, low.dtype), tl.full(low.shape, 0.0, low.dtype)
     if HELD:
         for t in tl.static_range(HELD - 1):
             total += held[t]
-            least = _relaxed(least, theta, total, RHO, t + 1)
-            low, high = _narrowed(least, count * (t + 1), u, low, high, SHARE, t + 1)
+            fired, low, high = _narrowed(total, theta, count * (t + 1), u, fired, low, high, SHARE)
     else:
         for t in range(RHO - 1):
             i = held[0]
@@ -111,22 +114,21 @@ def spread(
                 if beside is not None:
                     beside += neurons
             total += i
-            least = _relaxed(least, theta, total, RHO, RHO)
-            low, high = _narrowed(least, count * (t + 1), u, low, high, SHARE, RHO)
+            fired, low, high = _narrowed(total, theta, count * (t + 1), u, fired, low, high, SHARE)
     room = high - tl.minimum(margin, (high - low) * 0.5)
     return tl.minimum(tl.maximum(u * theta, low), room)
 
 
 @triton.jit
-def _narrowed(least, wanted, u, low, high, SHARE: tl.constexpr, TOP: tl.constexpr):
-    """The part of ``[low, high)`` whose count by this step is nearest to ⌊k·t/ρ + u⌋."""
-    few, many = tl.full(low.shape, 0.0, low.dtype), tl.full(low.shape, 0.0, low.dtype)
-    for k in tl.static_range(1, TOP + 1):
-        few += (least[k] <= low).to(low.dtype)
-        many += (least[k] < high).to(low.dtype)
-    goal = tl.floor(wanted * tl.full(low.shape, SHARE, low.dtype) + u)
-    goal = tl.minimum(tl.maximum(goal, few), many)
-    bottom, top = least[0], least[1]
-    for k in tl.static_range(1, TOP + 1):
-        bottom, top = tl.where(goal == k, least[k], bottom), tl.where(goal == k, least[k + 1], top)
-    return tl.maximum(low, bottom), tl.minimum(high, top)
+def _narrowed(total, theta, goal, u, fired, low, high, SHARE: tl.constexpr):
+    """The part of ``[low, high)`` whose count by this step is nearest to ⌊k·t/ρ + u⌋; all of it fired alike before."""
+    more = fired + 1.0
+    edge = more * theta - total
+    wanted = goal * tl.full(low.shape, SHARE, low.dtype) + u >= more
+    above, below = edge > low, edge < high
+    stays = above & ~(below & wanted)
+    return (
+        tl.where(stays, fired, more),
+        tl.where(above & below & wanted, edge, low),
+        tl.where(stays & below, edge, high),
+    )
