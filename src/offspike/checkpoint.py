@@ -2,7 +2,7 @@
 
 The tensors are the state dictionary. The metadata holds one JSON header under "offspike": the graph, its layers as
 constructor arguments, the method of a spiking network, preprocessing, provenance, and for a network in fixed point
-its whole numbers (`integers.py`). Loading builds layers from a table of
+its whole numbers (`arithmetic/integers.py`). Loading builds layers from a table of
 types on the "meta" device, compares them with the tensors that the file really holds, and only then reads these; a file
 can name nothing that is not in the tables, so it cannot run code.
 """
@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from offspike import catalogue, leaves, storage
 from offspike.activations import Bounded
+from offspike.arithmetic.integers import integer_view
 from offspike.capture import captured
 from offspike.graph import Graph, GraphNetwork
-from offspike.integers import integer_view
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
 from offspike.network import SpikingNetwork

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from offspike import sites
 from offspike.activations import Activation
-from offspike.batchwise import alike, mixers, random_inputs
 from offspike.capture import Step, network, trace
-from offspike.fates import Audit, fate
 from offspike.graph import Graph, Ref, map_values
+from offspike.inspection import sites
+from offspike.inspection.fates import Audit, fate
+from offspike.inspection.mixing import alike, mixers, random_inputs
+from offspike.inspection.obstacles import ADVICE, FUNCTIONS, LINEAR, MENDED, MODULES, PREPARE, Finding, refuse
 from offspike.layers import SpikingLayer
 from offspike.leaves import LEAVES
-from offspike.obstacles import ADVICE, FUNCTIONS, LINEAR, MENDED, MODULES, PREPARE, Finding, refuse
 
 __all__ = ["Finding", "audit", "flow", "layer", "refuse", "replace"]
 
@@ -198,7 +198,7 @@ def _always_on(step: Step) -> bool:
 
 
 def _on_the_batch_axis(step: Step, steps: list[Step]) -> bool:
-    """Whether a step names axis 0 outright; what is hidden in sizes shows when it is run (``batchwise.py``)."""
+    """Whether a step names axis 0 outright; what is hidden in sizes shows when it is run (``inspection/mixing.py``)."""
     name, rest = sites.bare(step), step.args[1:]
     if name == "getitem":
         owner = next((other for other in steps if Ref(other.name) == step.args[0]), None)

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import nn
 
-from offspike import sites
 from offspike.capture import Step
 from offspike.graph import Graph, GraphNetwork, Node, Ref, map_values
+from offspike.inspection import sites
 
 __all__ = ["rewrite"]
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from offspike.capture import captured
 from offspike.certificate import Certificate, of_record
+from offspike.fixed.proof import prove
 from offspike.graph import map_values
 from offspike.methods import Method
 from offspike.network import SpikingNetwork
-from offspike.proof import prove
 from offspike.record import record
 
 __all__ = ["certify", "fingerprint", "verify"]
