@@ -6,7 +6,7 @@ from pathlib import Path
 import offspike
 
 ROWS = """
-equations clock distributed storage catalogue fit timing pairs
+equations clock distributed atomic preprocess storage catalogue fit timing pairs
 ops
 activations
 neurons initial leaves thresholds corrections

@@ -11,11 +11,11 @@ from torch import nn
 import offspike as osp
 from gallery import ACCEPTED
 from offspike.arithmetic.grids import InputGrid, Scale, finest, significant_bits
-from offspike.checkpoint import Preprocess
 from offspike.fixed.absorb import absorb
 from offspike.fixed.rows import compensated, exponents, nearest
 from offspike.fixed.snap import _flattened, _input_grid
 from offspike.graph import map_values
+from offspike.preprocess import Preprocess
 from test_random_networks import Random, operation
 
 # A product with the image itself; F.linear with the weight of another layer.
