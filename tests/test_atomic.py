@@ -26,6 +26,7 @@ def test_the_new_file_takes_the_place_of_the_old(alone: bool, tmp_path: Path) ->
 def test_an_error_on_the_way_leaves_the_old_file(error: BaseException, tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_text("old")
+
     def write() -> None:
         with whole(path) as beside:
             beside.write_text("new")

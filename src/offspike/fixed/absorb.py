@@ -19,7 +19,7 @@ from offspike.arithmetic.grids import InputGrid, Scale
 from offspike.arithmetic.roles import bare, role
 from offspike.fixed.assembly import Assembly
 from offspike.fixed.units import along, filled_up, reduced, rescale, smallest
-from offspike.graph import GraphNetwork, Node, Ref, map_values
+from offspike.graph import GraphNetwork, Node, Ref, fill, map_values
 
 __all__ = ["absorb"]
 
@@ -177,7 +177,7 @@ class _Absorb:
             target = first.expand(shape)  # it is changed under its own name
         parts = [self._operand(side, target, node) for side in (left, right)]
         kwargs = {key: value for key, value in node.kwargs.items() if key != "other"}
-        self._emit(Node(node.name, node.kind, node.target, tuple(parts), self._mapped(kwargs)), node)
+        self._emit(Node(node.name, node.kind, node.target, tuple(parts), fill(kwargs, self.refs)), node)
         self.units[node.name] = target
         return None
 
@@ -270,18 +270,15 @@ class _Absorb:
         return divisor(self.old, node, before, after, self.values.__getitem__)
 
     def _filled(self, node: Node, values: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        fill = lambda leaf: self._value(leaf.name, values) if isinstance(leaf, Ref) else leaf  # noqa: E731
-        return map_values(node.args, fill), map_values(node.kwargs, fill)
+        known = {name: self._value(name, values) for name in node.refs}
+        return fill(node.args, known), fill(node.kwargs, known)
 
     def _value(self, name: str, values: dict[str, Any]) -> Any:
         value = values[name]
         return self.values[name] if value is None else value
 
-    def _mapped(self, value: Any) -> Any:
-        return map_values(value, lambda leaf: self.refs[leaf.name] if isinstance(leaf, Ref) else leaf)
-
     def _renamed(self, node: Node) -> Node:
-        return replace(node, args=self._mapped(node.args), kwargs=self._mapped(node.kwargs))
+        return replace(node, args=fill(node.args, self.refs), kwargs=fill(node.kwargs, self.refs))
 
     def _emit(self, node: Node, old: Node) -> None:
         self.new.add(node)
@@ -292,7 +289,6 @@ def _values(network: GraphNetwork, inputs: tuple[Tensor, ...]) -> dict[str, Any]
     """The value of every node for one sample."""
     waiting, values = list(inputs), dict[str, Any]()
     for node in network.graph.nodes:
-        fill = lambda leaf: values[leaf.name] if isinstance(leaf, Ref) else leaf  # noqa: E731
-        args, kwargs = map_values(node.args, fill), map_values(node.kwargs, fill)
+        args, kwargs = fill(node.args, values), fill(node.kwargs, values)
         values[node.name] = waiting.pop(0).clone() if node.kind == "input" else network.call(node, args, kwargs)
     return values

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from offspike.arithmetic.grids import Scale
 from offspike.arithmetic.roles import TRANSPOSED, role
 from offspike.fixed.rows import DAMPING, Per, compensated, exponents, nearest
-from offspike.graph import GraphNetwork, Node, Ref, map_values
+from offspike.graph import GraphNetwork, Node, fill
 
 __all__ = ["Widths", "round_network"]
 
@@ -84,11 +84,10 @@ class _Run:
         return x
 
     def step(self, node: Node) -> None:
-        fill = lambda leaf: self.values[leaf.name] if isinstance(leaf, Ref) else leaf  # noqa: E731
         if node.kind == "input":
             self.values[node.name] = self.waiting.pop(0)
             return
-        args, kwargs = map_values(node.args, fill), map_values(node.kwargs, fill)
+        args, kwargs = fill(node.args, self.values), fill(node.kwargs, self.values)
         many = role(node, self.network) in ("synapse", "neuron", "grid")
         if many:  # in pieces: a convolution of a thousand images needs much memory
             pieces = [self.network.call(node, (x,), kwargs) for x in args[0].split(CHUNK)]
