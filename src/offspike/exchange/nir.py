@@ -22,7 +22,7 @@ from offspike.exchange import hdf5
 from offspike.exchange.assemble import assemble
 from offspike.exchange.dialects import DIALECTS
 from offspike.exchange.nodes import part_of, read_graph
-from offspike.exchange.pencil import Part
+from offspike.exchange.parts import Part
 from offspike.exchange.wiring import wire
 from offspike.network import SpikingNetwork
 from offspike.neurons import IF

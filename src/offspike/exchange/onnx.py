@@ -16,7 +16,7 @@ from torch import Tensor
 from offspike.atomic import whole
 from offspike.exchange.formulas import Expression, Page, fire, start
 from offspike.exchange.nir import differing, spikes, version
-from offspike.exchange.pencil import Part
+from offspike.exchange.parts import Part
 from offspike.exchange.wiring import wire
 from offspike.network import SpikingNetwork
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from offspike.capture import captured
-from offspike.exchange.pencil import Part, Pencil, Signal
+from offspike.exchange.parts import Part, Pencil, Signal
 from offspike.folding import fold
 from offspike.graph import Node, fill, map_values, values_in
 from offspike.layers import SpikingLayer
