@@ -26,7 +26,7 @@ import offspike as osp
 from offspike.clock import active_clock
 from offspike.datasets import load
 from offspike.experiment import levels_of, provenance
-from offspike.proof import prove
+from offspike.fixed.proof import prove
 
 
 def main() -> None:

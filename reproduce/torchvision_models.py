@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import offspike as osp
 from offspike.experiment import provenance
 from offspike.graph import map_values
-from offspike.obstacles import MENDED
+from offspike.inspection.obstacles import MENDED
 
 TORCHVISION = (
     "alexnet resnet18 resnet34 resnet50 resnext50_32x4d vgg11 vgg16_bn mobilenet_v2 mnasnet0_5 densenet121 googlenet "

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import offspike as osp
-from offspike.bounds import survey
+from offspike.arithmetic.bounds import survey
+from offspike.arithmetic.grids import InputGrid, finest, significant_bits
+from offspike.arithmetic.reach import UNKNOWN, Sum, bits_for
 from offspike.capture import captured
-from offspike.grids import InputGrid, finest, significant_bits
-from offspike.reach import UNKNOWN, Sum, bits_for
 
 
 def grid(values):

@@ -10,9 +10,9 @@ from safetensors import safe_open
 from torch import nn
 
 import offspike as osp
-from offspike.checkpoint import Preprocess
 from offspike.findings import Findings
 from offspike.page import write_page
+from offspike.preprocess import Preprocess
 
 LEVELS = 4
 

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from models import MODELS, same, trained
 from offspike import zoo
 from offspike.activations import QCFS
-from offspike.checkpoint import Preprocess, load, save
+from offspike.checkpoint import load, save
 from offspike.convert import convert
 from offspike.graph import GraphNetwork
 from offspike.methods import cos, exact
 from offspike.network import SpikingNetwork
+from offspike.preprocess import Preprocess
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import offspike as osp
-from offspike.checkpoint import Preprocess
+from offspike.preprocess import Preprocess
 
 
 def net(*extra):

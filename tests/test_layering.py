@@ -6,22 +6,21 @@ from pathlib import Path
 import offspike
 
 ROWS = """
-equations clock distributed storage catalogue fit timing pairs
+equations clock distributed atomic preprocess storage catalogue fit timing pairs
 ops
 activations
-neurons initial leaves thresholds corrections grids rounding
+neurons initial leaves thresholds corrections
 fused events
-methods graph obstacles
-capture layers batchwise pooling
-sites folding fates reading kinds
-rewrite plan replay averages assembly reach rescaling
-units fitting bounds
-schedules integers
+methods graph
+capture layers pooling
+inspection folding reading arithmetic
+plan replay
+schedules
 network latency datasets
 surgery report checkpoint energy exits
 answers closeup
-prepare convert record pool_errors freeze exchange proof
-evaluate zoo training train snap tuning certificate certify
+prepare convert record certificate pool_errors exchange
+evaluate zoo training train fixed
 findings figures page
 experiment doctor rivals bench
 examine paper

@@ -10,12 +10,12 @@ from torch import nn
 
 import offspike as osp
 from gallery import ACCEPTED
-from offspike.checkpoint import Preprocess
+from offspike.arithmetic.grids import InputGrid, Scale, finest, significant_bits
+from offspike.fixed.absorb import absorb
+from offspike.fixed.rows import compensated, exponents, nearest
+from offspike.fixed.snap import _flattened, _input_grid
 from offspike.graph import map_values
-from offspike.grids import InputGrid, Scale, finest, significant_bits
-from offspike.rounding import compensated, exponents, nearest
-from offspike.snap import _flattened, _input_grid
-from offspike.units import absorb
+from offspike.preprocess import Preprocess
 from test_random_networks import Random, operation
 
 # A product with the image itself; F.linear with the weight of another layer.

@@ -4,17 +4,19 @@ from offspike import corrections, equations, exchange, initial, methods, neurons
 from offspike.activations import QCFS, ClippedReLU
 from offspike.activations import Rectifier as ReLU
 from offspike.certificate import Certificate
-from offspike.certify import certify, verify
 from offspike.checkpoint import load, save
 from offspike.convert import convert
 from offspike.energy import CostModel, energy
 from offspike.evaluate import evaluate
+from offspike.exchange.freeze import freeze
 from offspike.exchange.nir import from_nir, to_nir
 from offspike.exchange.onnx import to_onnx
 from offspike.exchange.spikingjelly import to_spikingjelly
 from offspike.exits import early_exit
+from offspike.fixed.certify import certify, verify
+from offspike.fixed.snap import snap
+from offspike.fixed.tune import tune
 from offspike.folding import fold
-from offspike.freeze import freeze
 from offspike.latency import cost
 from offspike.methods import Method
 from offspike.network import SpikingNetwork
@@ -22,9 +24,7 @@ from offspike.pool_errors import pool_errors
 from offspike.prepare import init_thresholds, prepare
 from offspike.record import record
 from offspike.report import Report
-from offspike.snap import snap
 from offspike.surgery import audit
-from offspike.tuning import tune
 
 __version__ = "0.1.0"
 

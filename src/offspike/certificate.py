@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from offspike.integers import NeuronBound
-from offspike.reach import Sum
+from offspike.arithmetic.integers import NeuronBound
+from offspike.arithmetic.reach import Sum
 from offspike.record import Judgement, LayerRecord
 
 __all__ = ["Certificate", "LayerCertificate"]

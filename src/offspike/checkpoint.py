@@ -2,15 +2,14 @@
 
 The tensors are the state dictionary. The metadata holds one JSON header under "offspike": the graph, its layers as
 constructor arguments, the method of a spiking network, preprocessing, provenance, and for a network in fixed point
-its whole numbers (`integers.py`). Loading builds layers from a table of
+its whole numbers (`arithmetic/integers.py`). Loading builds layers from a table of
 types on the "meta" device, compares them with the tensors that the file really holds, and only then reads these; a file
 can name nothing that is not in the tables, so it cannot run code.
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,39 +19,17 @@ from torch import Tensor, nn
 
 from offspike import catalogue, leaves, storage
 from offspike.activations import Bounded
+from offspike.arithmetic.integers import integer_view
 from offspike.capture import captured
 from offspike.graph import Graph, GraphNetwork
-from offspike.integers import integer_view
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
 from offspike.network import SpikingNetwork
+from offspike.preprocess import Preprocess
 
-__all__ = ["Preprocess", "load", "save"]
+__all__ = ["load", "save"]
 
 FORMAT = 1
-
-
-@dataclass(frozen=True)
-class Preprocess:
-    """From images to the network's input: ``(x/255 − mean)/std`` for each channel."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        for name in ("mean", "std"):
-            object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
-        finite = all(math.isfinite(value) for value in self.mean + self.std)
-        if not finite or min(self.std, default=0.0) <= 0 or len(self.mean) != len(self.std):
-            raise ValueError(f"preprocess needs a mean and a std > 0 for each channel, got {self.mean} and {self.std}")
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """uint8 ``[B, C, H, W]`` to float32 of the same shape."""
-        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != len(self.mean):
-            wanted = f"uint8 images [B, {len(self.mean)}, H, W]"
-            raise ValueError(f"preprocess takes {wanted}, got {images.dtype} {list(images.shape)}")
-        mean, std = (images.new_tensor(v, dtype=torch.float32).view(-1, 1, 1) for v in (self.mean, self.std))
-        return (images.float() / 255 - mean) / std
 
 
 def save(

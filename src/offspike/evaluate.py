@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from offspike.clock import active_clock
 from offspike.fit import Fit
-from offspike.graph import map_values
+from offspike.graph import map_values, values_in
 from offspike.layers import SpikingLayer
 from offspike.network import SpikingNetwork
 from offspike.plan import Precision, check_precision
@@ -132,9 +132,7 @@ class _Sums:
 
 def _undefined(outputs: Any) -> Any:
     """Whether an output is NaN: on a GPU that is how a network says that its input was not finite."""
-    tensors: list[Tensor] = []
-    map_values(outputs, lambda leaf: tensors.append(leaf) if isinstance(leaf, Tensor) else None)
-    return sum(x.isnan().any() for x in tensors if x.is_floating_point())
+    return sum(x.isnan().any() for x in values_in(outputs, Tensor) if x.is_floating_point())
 
 
 @contextmanager
@@ -156,11 +154,9 @@ def _score(outputs: Any, labels: Any, metric: Metric | None) -> tuple[Tensor, Te
             raise TypeError("the model returns more than logits: tell evaluate how good they are, metric=…")
         answers = outputs.cumsum(0).argmax(-1)
         return answers, answers == labels
-    tensors: list[Tensor] = []
-    map_values(outputs, lambda leaf: tensors.append(leaf) if isinstance(leaf, Tensor) else None)
     scores = [
         metric(map_values(outputs, lambda leaf: leaf[:t].mean(0) if isinstance(leaf, Tensor) else leaf), labels)  # noqa: B023
-        for t in range(1, len(tensors[0]) + 1)
+        for t in range(1, len(values_in(outputs, Tensor)[0]) + 1)
     ]
     good = torch.stack([score.double() for score in scores])
     return good, good

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from offspike.capture import Step, trace
-from offspike.graph import Ref, map_values
+from offspike.graph import Ref, refs_in
 
 __all__ = ["fold"]
 
@@ -44,7 +44,7 @@ def _pairs(steps: list[Step], model: nn.Module) -> Iterator[tuple[str, str]]:
     """The names of layers and of the BatchNorms that alone use their output, each called once."""
     users: Counter[str] = Counter()
     for step in steps:
-        users.update(_refs((step.args, step.kwargs)))
+        users.update(refs_in((step.args, step.kwargs)))
     calls = Counter(id(model.get_submodule(step.target)) for step in steps if step.kind == "module")
     attributes = [step.target for step in steps if step.kind == "attribute"]
     by_name = {step.name: step for step in steps}
@@ -100,9 +100,3 @@ def _merge(layer: Any, norm: Any) -> None:
         weight = weight * scale.view(-1, *[1] * (weight.ndim - 1))
     layer.weight = nn.Parameter(weight.to(layer.weight.dtype))
     layer.bias = nn.Parameter(bias.to(layer.weight.dtype))
-
-
-def _refs(value: Any) -> list[str]:
-    names: list[str] = []
-    map_values(value, lambda leaf: names.append(leaf.name) if isinstance(leaf, Ref) else None)
-    return names

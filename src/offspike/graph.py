@@ -10,15 +10,19 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, TypeVar, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["FUNCTIONS", "METHODS", "Graph", "GraphNetwork", "Kind", "Node", "Ref", "map_values"]
+__all__ = [
+    "FUNCTIONS", "METHODS", "Graph", "GraphNetwork", "Kind", "Node", "Ref", "fill", "map_values", "refs_in",
+    "values_in",
+]  # fmt: skip
 
 Kind = Literal["input", "module", "function", "method", "attribute", "output"]
+V = TypeVar("V")
 
 
 def _shape(x: Any) -> Any:
@@ -83,7 +87,7 @@ class Node:
             raise ValueError(f"node {self.name!r}: {self.target!r} cannot be the name of a layer")
         if len(self.args) < {"method": 1, "output": 1}.get(self.kind, 0):
             raise ValueError(f"node {self.name!r}: {self.kind} {self.target!r} of nothing")
-        for value in _values((self.args, self.kwargs)):
+        for value in values_in((self.args, self.kwargs), object):
             number = isinstance(value, int | float) and abs(value) < 2**63  # not so for NaN and infinities
             if not (number or value is None or value is ... or isinstance(value, Ref | str)):
                 raise ValueError(f"node {self.name!r}: {value!r} cannot be written down as an argument")
@@ -91,7 +95,7 @@ class Node:
     @property
     def refs(self) -> tuple[str, ...]:
         """The nodes whose values it takes."""
-        return tuple(value.name for value in _values((self.args, self.kwargs)) if isinstance(value, Ref))
+        return refs_in((self.args, self.kwargs))
 
 
 @dataclass(frozen=True)
@@ -193,7 +197,7 @@ class GraphNetwork(nn.Module):
         values: dict[str, Any] = {}
         args: tuple[Any, ...] = ()
         for node, done in self._program:
-            args, kwargs = _fill(node.args, values), _fill(node.kwargs, values)
+            args, kwargs = fill(node.args, values), fill(node.kwargs, values)
             values[node.name] = waiting.pop(0) if node.kind == "input" else self.call(node, args, kwargs)
             for name in done:
                 del values[name]
@@ -243,13 +247,20 @@ def map_values(value: Any, leaf: Callable[[Any], Any]) -> Any:
     return leaf(value)
 
 
-def _values(value: Any) -> list[Any]:
-    values: list[Any] = []
-    map_values(value, values.append)
-    return values
+def values_in(value: Any, kind: type[V]) -> list[V]:
+    """Every value of type ``kind`` in nested arguments, in order."""
+    found: list[V] = []
+    map_values(value, lambda leaf: found.append(leaf) if isinstance(leaf, kind) else None)
+    return found
 
 
-def _fill(value: Any, values: dict[str, Any]) -> Any:
+def refs_in(value: Any) -> tuple[str, ...]:
+    """The names of the nodes whose values stand in nested arguments."""
+    return tuple(ref.name for ref in values_in(value, Ref))
+
+
+def fill(value: Any, values: Mapping[str, Any]) -> Any:
+    """Nested arguments with the values of nodes in the place of their names."""
     return map_values(value, lambda leaf: values[leaf.name] if isinstance(leaf, Ref) else leaf)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from offspike import schedules
 from offspike.capture import capture
 from offspike.clock import Clock, Phase
-from offspike.graph import map_values
+from offspike.graph import map_values, values_in
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
 from offspike.plan import Plan, Precision, arithmetic, check_precision
@@ -218,14 +218,8 @@ def _finish(pieces: list[Any], steps: int, inputs: Any) -> Any:
         whole = whole[:steps]
         return whole if bad is None else whole + bad.to(whole.dtype).view(1, -1, *[1] * (whole.ndim - 2))
 
-    rest = [iter(_leaves(piece)) for piece in pieces[1:]]
+    rest = [iter(values_in(piece, object)) for piece in pieces[1:]]
     return map_values(pieces[0], lambda leaf: finish(leaf, *(next(leaves) for leaves in rest)))
-
-
-def _leaves(value: Any) -> list[Any]:
-    leaves: list[Any] = []
-    map_values(value, leaves.append)
-    return leaves
 
 
 def _sizes(shape: tuple[int, ...]) -> str:

@@ -9,13 +9,13 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from offspike import sites
 from offspike.activations import Activation, Bounded, ClippedReLU, Rectifier
-from offspike.batchwise import alike
 from offspike.capture import Step, trace
-from offspike.obstacles import MENDED
+from offspike.inspection import sites
+from offspike.inspection.mixing import alike
+from offspike.inspection.obstacles import MENDED
+from offspike.inspection.rewrite import rewrite
 from offspike.pooling import GatedMaxPool, average
-from offspike.rewrite import rewrite
 from offspike.surgery import audit, flow, layer, refuse
 from offspike.thresholds import Rule, once
 

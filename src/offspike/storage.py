@@ -1,9 +1,7 @@
 """Tensors in a safetensors file: made smaller when written, and looked at from outside before they are read."""
 
-import os
-import secrets
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -11,6 +9,8 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
+
+from offspike.atomic import whole
 
 __all__ = ["Precision", "Reader", "Stored", "compare", "opened", "pack", "stored", "write"]
 
@@ -69,17 +69,10 @@ def opened(path: Path) -> Iterator[Reader]:
 
 
 def write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write the file whole or not at all: under another name first, which then takes the place of ``path``."""
+    """Write the file whole or not at all."""
     content = safetensors.torch.save(tensors, metadata=metadata)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise OSError(f"cannot write {path}: {error.strerror}; choose a folder that exists and is writable") from error
+    with whole(path) as beside:
+        beside.write_bytes(content)
 
 
 def pack(

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from offspike import sites
 from offspike.activations import Activation
-from offspike.batchwise import alike, mixers, random_inputs
 from offspike.capture import Step, network, trace
-from offspike.fates import Audit, fate
-from offspike.graph import Graph, Ref, map_values
+from offspike.graph import Graph, Ref, map_values, refs_in
+from offspike.inspection import sites
+from offspike.inspection.fates import Audit, fate
+from offspike.inspection.mixing import alike, mixers, random_inputs
+from offspike.inspection.obstacles import ADVICE, FUNCTIONS, LINEAR, MENDED, MODULES, PREPARE, Finding, refuse
 from offspike.layers import SpikingLayer
 from offspike.leaves import LEAVES
-from offspike.obstacles import ADVICE, FUNCTIONS, LINEAR, MENDED, MODULES, PREPARE, Finding, refuse
 
 __all__ = ["Finding", "audit", "flow", "layer", "refuse", "replace"]
 
@@ -89,7 +89,7 @@ def flow(steps: list[Step], model: nn.Module) -> dict[str, str]:
     states: dict[str, str] = {}
     for step in steps:
         module = layer(step, model)
-        meets = {states[name] for name in _refs((step.args, step.kwargs))}
+        meets = {states[name] for name in refs_in((step.args, step.kwargs))}
         if step.kind == "input":
             states[step.name] = "steady"
         elif isinstance(module, Activation | SpikingLayer) or sites.relu(step, module):
@@ -170,7 +170,7 @@ def _advise(where: str, target: str, kind: str, source: str) -> Finding:
 def _function(step: Step, states: dict[str, str], steps: list[Step]) -> str | None:
     """The obstacle that a function or method is, or None."""
     name = sites.bare(step)
-    moving = [ref for ref in _refs((step.args, step.kwargs)) if states[ref] == "moving"]
+    moving = [ref for ref in refs_in((step.args, step.kwargs)) if states[ref] == "moving"]
     sizes = states[step.name] == "size" or name in _SIZES
     if name in FUNCTIONS and not sizes:
         kind = "relu" if sites.relu(step) else FUNCTIONS[name]
@@ -185,7 +185,7 @@ def _function(step: Step, states: dict[str, str], steps: list[Step]) -> str | No
         return "dropout"
     if name in _PRODUCTS and len(moving) > 1:
         return "product"
-    beside = [ref for ref in _refs((step.args[1:], step.kwargs)) if states[ref] == "moving"]
+    beside = [ref for ref in refs_in((step.args[1:], step.kwargs)) if states[ref] == "moving"]
     if name not in LINEAR and name not in _PRODUCTS and beside and step.args:
         return "nonlinear"
     return "mixes" if _on_the_batch_axis(step, steps) else None
@@ -198,7 +198,7 @@ def _always_on(step: Step) -> bool:
 
 
 def _on_the_batch_axis(step: Step, steps: list[Step]) -> bool:
-    """Whether a step names axis 0 outright; what is hidden in sizes shows when it is run (``batchwise.py``)."""
+    """Whether a step names axis 0 outright; what is hidden in sizes shows when it is run (``inspection/mixing.py``)."""
     name, rest = sites.bare(step), step.args[1:]
     if name == "getitem":
         owner = next((other for other in steps if Ref(other.name) == step.args[0]), None)
@@ -223,7 +223,7 @@ def _is_attention(step: Step, steps: list[Step]) -> bool:
     """Whether what a softmax gives is multiplied with something."""
     names = {step.name}
     for other in steps:
-        if names & {*_refs((other.args, other.kwargs))}:
+        if names & {*refs_in((other.args, other.kwargs))}:
             if sites.bare(other) in ("matmul", "bmm", "mul", "einsum"):
                 return True
             names.add(other.name)
@@ -261,12 +261,6 @@ def _batch(
             what = step.target if module is None else type(module).__name__
             findings.append((step, _advise(where, what, "mixes", step.source)))
     return findings
-
-
-def _refs(value: Any) -> list[str]:
-    names: list[str] = []
-    map_values(value, lambda leaf: names.append(leaf.name) if isinstance(leaf, Ref) else None)
-    return names
 
 
 def _flat(values: Any) -> list[Any]:

@@ -17,6 +17,7 @@ from offspike.activations import Bounded
 from offspike.datasets.data import Dataset
 from offspike.datasets.imagefolder import FolderStream
 from offspike.prepare import init_thresholds
+from offspike.preprocess import Preprocess
 from offspike.training import snapshot as snapshots
 from offspike.training.feed import Feed, MemoryFeed, StreamFeed, epoch_seed
 from offspike.training.recipe import Recipe, TrainingError
@@ -173,9 +174,7 @@ class _Run:
         self.done, self.history = saved.epoch, saved.history
 
     def _input(self, images: Tensor) -> Tensor:
-        shift = torch.tensor(self.feed.mean, device=self.device).view(-1, 1, 1) * 255
-        scale = torch.tensor(self.feed.std, device=self.device).view(-1, 1, 1) * 255
-        return (images.to(self.device).float() - shift) / scale
+        return Preprocess(self.feed.mean, self.feed.std)(images.to(self.device))
 
     def epochs(self, checkpoint_seconds: float, max_seconds: float | None) -> bool:
         """Run what is left; False if the time was up first."""

@@ -6,7 +6,7 @@ import sys
 import typer
 from rich.console import Console
 
-from offspike.cli import audit, bench, export, look, measure, prove, reproduce, show, train
+from offspike.cli import audit, bench, demo, export, installed, measure, prove, reproduce, train
 
 __all__ = ["app", "main"]
 
@@ -17,7 +17,7 @@ app = typer.Typer(
     add_completion=False,
 )
 for command in (
-    show.demo,
+    demo.demo,
     train.train,
     measure.evaluate,
     measure.analyze,
@@ -27,8 +27,8 @@ for command in (
     prove.verify,
     reproduce.reproduce,
     bench.bench,
-    look.models,
-    look.doctor,
+    installed.models,
+    installed.doctor,
 ):
     app.command()(command)
 

@@ -114,7 +114,7 @@ def freeze_and_measure(
     from offspike import datasets, methods
     from offspike.convert import convert
     from offspike.evaluate import evaluate
-    from offspike.freeze import freeze
+    from offspike.exchange.freeze import freeze
 
     if data is None:
         raise ValueError("a mean v(0) needs images: give --data")

@@ -34,12 +34,12 @@ def certify(
     Example: offspike certify resnet20-cifar10-l4 --bits 8 --data cifar10 --root DIR --save q.safetensors --json c.json
     """
     from offspike import methods
-    from offspike.certify import certify as make
     from offspike.checkpoint import save as write
     from offspike.convert import convert
     from offspike.evaluate import evaluate
     from offspike.experiment import levels_of
     from offspike.findings import Findings
+    from offspike.fixed.certify import certify as make
     from offspike.page import write_page
 
     check_writable(save, json_file, html)
@@ -82,8 +82,8 @@ def verify(
     """
     from offspike import methods
     from offspike.certificate import Certificate
-    from offspike.certify import verify as check
     from offspike.convert import convert
+    from offspike.fixed.certify import verify as check
 
     certificate = Certificate.from_json(file)
     named = certificate.provenance
@@ -134,8 +134,8 @@ def show(certificate: Any) -> None:
 def _snapped(ann: Any, example: Any, bits: int, calibrate: int, data: str, root: Path) -> Any:
     """The network in fixed point, if it is not yet."""
     from offspike import datasets
-    from offspike.grids import InputGrid
-    from offspike.snap import snap
+    from offspike.arithmetic.grids import InputGrid
+    from offspike.fixed.snap import snap
 
     if any(isinstance(module, InputGrid) for module in ann.modules()):
         return ann

@@ -7,6 +7,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from offspike.preprocess import Preprocess
+
 __all__ = ["DataError", "Dataset", "MissingData"]
 
 
@@ -79,11 +81,4 @@ class Dataset:
 
     def preprocess(self, images: Tensor) -> Tensor:
         """``uint8 [B, C, H, W]`` to a network's float32 input."""
-        return normalise(images, self.mean, self.std)
-
-
-def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """``(image/255 − mean)/std`` in float32."""
-    shift = images.new_tensor(mean, dtype=torch.float32).view(-1, 1, 1) * 255
-    scale = images.new_tensor(std, dtype=torch.float32).view(-1, 1, 1) * 255
-    return (images.float() - shift) / scale
+        return Preprocess(self.mean, self.std)(images)

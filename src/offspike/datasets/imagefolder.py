@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from offspike.datasets.data import DataError, Dataset, normalise
+from offspike.datasets.data import DataError, Dataset
+from offspike.preprocess import Preprocess
 
 __all__ = ["FolderStream", "decode", "load_folder"]
 
@@ -74,7 +75,7 @@ class FolderStream:
 
     def preprocess(self, images: Tensor) -> Tensor:
         """``uint8 [B, C, H, W]`` to a network's float32 input."""
-        return normalise(images, self.mean, self.std)
+        return Preprocess(self.mean, self.std)(images)
 
     def blocks(self, index: Tensor, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Images and labels of this index, ``batch`` at a time."""

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from offspike.exchange.pencil import Part
+from offspike.exchange.parts import Part
 from offspike.graph import Graph, GraphNetwork, Node, Ref
 from offspike.initial import Constant
 from offspike.layers import SpikingLayer

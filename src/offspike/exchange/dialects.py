@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from offspike.exchange.nodes import metadata, node_of
-from offspike.exchange.pencil import Part, diagonal
+from offspike.exchange.parts import Part, diagonal
 
 __all__ = ["DIALECTS", "plain"]
 

@@ -9,9 +9,6 @@ which is what a file says, with the subtraction and the rule "at or above" in th
 A file is written only if it has been read back and its spikes are those of the network.
 """
 
-import os
-import secrets
-from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -19,12 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from offspike.atomic import whole
 from offspike.clock import active_clock
 from offspike.exchange import hdf5
 from offspike.exchange.assemble import assemble
 from offspike.exchange.dialects import DIALECTS
 from offspike.exchange.nodes import part_of, read_graph
-from offspike.exchange.pencil import Part
+from offspike.exchange.parts import Part
 from offspike.exchange.wiring import wire
 from offspike.network import SpikingNetwork
 from offspike.neurons import IF
@@ -50,18 +48,10 @@ def to_nir(
     front = wiring.front.to(x.device)(x)
     nodes, edges, facts = DIALECTS[variant](nir, wiring.parts, front)
     graph = nir.NIRGraph(nodes, edges, metadata={"offspike": version(), "variant": variant, **facts}, type_check=False)
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        nir.write(temporary, graph)
+    with whole(Path(path)) as beside:
+        nir.write(beside, graph)
         if check:
-            differing(spikes(snn, x, steps), spikes(from_nir(temporary).to(x.device), front, steps))
-        os.replace(temporary, path)
-    except OSError as error:
-        raise OSError(f"cannot write {path}: {error}") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+            differing(spikes(snn, x, steps), spikes(from_nir(beside).to(x.device), front, steps))
 
 
 def from_nir(path: str | Path) -> SpikingNetwork:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from offspike.exchange.hdf5 import Tree
-from offspike.exchange.pencil import Kind, Part
+from offspike.exchange.parts import Kind, Part
 
 __all__ = ["metadata", "node_of", "part_of", "read_graph"]
 

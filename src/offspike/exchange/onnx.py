@@ -5,10 +5,7 @@ as in `clock.py`; the image and what is computed from it alone is computed once;
 step by step. A file is left only if onnxruntime gives the spikes of the network.
 """
 
-import os
-import secrets
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offspike.atomic import whole
 from offspike.exchange.formulas import Expression, Page, fire, start
 from offspike.exchange.nir import differing, spikes, version
-from offspike.exchange.pencil import Part
+from offspike.exchange.parts import Part
 from offspike.exchange.wiring import wire
 from offspike.network import SpikingNetwork
 
@@ -48,16 +46,8 @@ def to_onnx(snn: SpikingNetwork, x: Tensor, path: str | Path, *, steps: int = 4,
         raise ValueError(f"the file would be {len(content) / 2**30:.1f} GiB, more than ONNX holds in one file")
     if check:
         _compare(snn, unrolled, x, wiring.front.to(x.device)(x), steps)
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise OSError(f"cannot write {path}: {error}") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+    with whole(Path(path)) as beside:
+        beside.write_bytes(content)
 
 
 class _Unrolled:

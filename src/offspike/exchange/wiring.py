@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from offspike.capture import captured
-from offspike.exchange.pencil import Part, Pencil, Signal
+from offspike.exchange.parts import Part, Pencil, Signal
 from offspike.folding import fold
-from offspike.graph import Node, Ref, map_values
+from offspike.graph import Node, fill, map_values, values_in
 from offspike.layers import SpikingLayer
 from offspike.surgery import replace
 
@@ -51,9 +51,7 @@ def wire(model: nn.Module, example: Tensor) -> Wiring:
     drawing = _Drawing(network, layers)
     values: dict[str, Any] = {}
     for node in network.graph.nodes:
-        args, kwargs = map_values(
-            (node.args, node.kwargs), lambda leaf: values[leaf.name] if isinstance(leaf, Ref) else leaf
-        )
+        args, kwargs = fill(node.args, values), fill(node.kwargs, values)
         values[node.name] = drawing.draw(node, args, kwargs, example)
     return Wiring(tuple(drawing.parts.values()), drawing.front)
 
@@ -72,7 +70,7 @@ class _Drawing(Pencil):
             return self.put("input", (), tuple(example.shape[1:]), example)
         if node.kind == "output":
             return self._output(args[0])
-        signals = _signals((args, kwargs))
+        signals = values_in((args, kwargs), Signal)
         operation = _base(node)
         if operation == "getitem" and isinstance(args[0], list):
             return args[0][args[1]]
@@ -161,7 +159,7 @@ class _Drawing(Pencil):
 
     def _reshaped(self, node: Node, args: Any, kwargs: Any) -> Any:
         """A signal with one more operation to be drawn; a list of them for ``chunk`` and its like."""
-        signal = _signals((args, kwargs))[0]
+        signal = values_in((args, kwargs), Signal)[0]
         if signal.sample.ndim == 1 + len(signal.shape):
             self.settle(signal)
 
@@ -189,9 +187,3 @@ class _Drawing(Pencil):
 def _base(node: Node) -> str:
     """``add`` of operator.add, torch.add and add_."""
     return node.target.rpartition(".")[2].rstrip("_")
-
-
-def _signals(value: Any) -> list[Signal]:
-    found: list[Signal] = []
-    map_values(value, lambda leaf: found.append(leaf) if isinstance(leaf, Signal) else None)
-    return found

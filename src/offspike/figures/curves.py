@@ -24,10 +24,7 @@ def accuracy_against_steps(reports: dict[str, Report], *, within: float | None =
         line(axes, index, name, list(range(1, report.steps + 1)), (100 * report.accuracy).tolist())
     _steps_axis(axes, max(report.steps for report in reports.values()))
     _ann(axes, reports)
-    axes.set_ylabel("accuracy (%)")
-    close_up(axes, within)
-    legend(figure, axes)
-    return figure
+    return _finished(figure, axes, "accuracy (%)", within)
 
 
 @style()
@@ -40,10 +37,7 @@ def agreement_against_steps(reports: dict[str, Report], *, within: float | None 
     for index, name, agreement in shown:
         line(axes, index, name, list(range(1, len(agreement) + 1)), (100 * agreement).tolist())
     _steps_axis(axes, max(len(agreement) for _, _, agreement in shown))
-    axes.set_ylabel("same answer as the ANN (%)")
-    close_up(axes, within)
-    legend(figure, axes)
-    return figure
+    return _finished(figure, axes, "same answer as the ANN (%)", within)
 
 
 @style()
@@ -56,10 +50,7 @@ def accuracy_against_ticks(reports: dict[str, Report], *, within: float | None =
     log2_axis(axes)
     axes.set_xlabel("ticks until the output at T (log scale)")
     _ann(axes, reports)
-    axes.set_ylabel("accuracy (%)")
-    close_up(axes, within)
-    legend(figure, axes)
-    return figure
+    return _finished(figure, axes, "accuracy (%)", within)
 
 
 @style()
@@ -69,9 +60,7 @@ def early_exit(exits: Mapping[str, EarlyExit]) -> "Figure":
     for index, (name, found) in enumerate(exits.items()):
         line(axes, index, name, found.mean_steps.tolist(), (100 * found.accuracy).tolist(), every=True)
     axes.set_xlabel("mean time-steps T of an image")
-    axes.set_ylabel("accuracy (%)")
-    legend(figure, axes)
-    return figure
+    return _finished(figure, axes, "accuracy (%)")
 
 
 @style()
@@ -105,6 +94,13 @@ def _ann(axes: "Axes", reports: dict[str, Report]) -> None:
     for index, name, accuracy in known[:1] if shared else known:
         label, colour = ("ANN", INK) if shared else (f"ANN of {short(name)}", COLOURS[index % len(COLOURS)])
         axes.axhline(100 * accuracy, color=colour, linestyle=(0, (4, 3)), linewidth=1, label=label, zorder=1.5)
+
+
+def _finished(figure: "Figure", axes: "Axes", label: str, within: float | None = None) -> "Figure":
+    axes.set_ylabel(label)
+    close_up(axes, within)
+    legend(figure, axes)
+    return figure
 
 
 def _steps_axis(axes: "Axes", steps: int) -> None:

@@ -1,8 +1,6 @@
 """Snapshots of a training: written whole or not at all, checked when read, without pickle."""
 
-import errno
 import json
-import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from offspike.atomic import whole, why
 from offspike.training.recipe import Recipe, TrainingError
 
 __all__ = ["Snapshot", "append_line", "read", "write", "write_atomically"]
@@ -32,19 +31,14 @@ class Snapshot:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write to a file beside it, flush it to the disk, and put it in place in one step."""
-    partial = path.with_name(path.name + ".tmp")
+    """Put ``data`` at ``path`` in one step; a folder that is missing is made."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        with whole(path, alone=True) as beside:
+            beside.write_bytes(data)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         kept = "; the last good one is kept" if path.exists() else ""
-        raise TrainingError(f"cannot write {path}: {_why(error)}{kept}") from None
+        raise TrainingError(f"{error}{kept}") from None
 
 
 def append_line(path: Path, line: str) -> None:
@@ -53,11 +47,7 @@ def append_line(path: Path, line: str) -> None:
         with path.open("a") as file:
             file.write(line + "\n")
     except OSError as error:
-        raise TrainingError(f"cannot write {path}: {_why(error)}") from None
-
-
-def _why(error: OSError) -> str:
-    return "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
+        raise TrainingError(f"cannot write {path}: {why(error)}") from None
 
 
 def _checksum(tensors: dict[str, Tensor]) -> int:

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from offspike import distributed
 from offspike.activations import QCFS, ClippedReLU
+from offspike.preprocess import normalise, per_channel
 from offspike.training.recipe import Recipe
 from offspike.training.sgd import SGD
 
@@ -43,8 +44,7 @@ class Step:
         device = optimizer.lr.device
         self.optimizer = optimizer
         self.sums = torch.zeros(3, dtype=torch.float64, device=device)
-        self.shift = torch.tensor(mean, device=device).view(-1, 1, 1) * 255
-        self.scale = torch.tensor(std, device=device).view(-1, 1, 1) * 255
+        self.mean, self.std = per_channel(mean, device), per_channel(std, device)
         self.recipe, self.teacher = recipe, teacher
         self._forward = self._build(model)
         self._graphed = recipe.graph and device.type == "cuda" and distributed.world_size() == 1
@@ -78,7 +78,7 @@ class Step:
 
         def forward(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
             with torch.autocast(kind, torch.bfloat16, enabled=low, cache_enabled=False):
-                inputs = (images.float() - self.shift) / self.scale
+                inputs = normalise(images, self.mean, self.std)
                 logits = network(inputs).float()
             loss = functional.cross_entropy(logits, labels, label_smoothing=self.recipe.label_smoothing)
             if self.teacher is not None:

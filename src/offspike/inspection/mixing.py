@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from offspike.activations import Activation
-from offspike.graph import GraphNetwork, Node, Ref, map_values
+from offspike.graph import GraphNetwork, Node, fill, values_in
 
 __all__ = ["alike", "mixers", "random_inputs"]
 
@@ -29,7 +29,7 @@ def random_inputs(shapes: list[tuple[int, ...]], *, like: Tensor, seed: int = 0)
 @torch.no_grad()
 def alike(first: nn.Module, second: nn.Module, inputs: Sequence[Tensor]) -> bool:
     """Whether two networks give the same answer, up to rounding."""
-    wanted, got = (_tensors(network(*(x.clone() for x in inputs))) for network in (first, second))
+    wanted, got = (values_in(network(*(x.clone() for x in inputs)), Tensor) for network in (first, second))
     return len(wanted) == len(got) and all(map(_same, got, wanted))
 
 
@@ -72,11 +72,7 @@ def _joined(node: Node, *values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run(network: GraphNetwork, node: Node, values: dict[str, Any]) -> Any:
-    args, kwargs = (
-        map_values(part, lambda leaf: values[leaf.name] if isinstance(leaf, Ref) else leaf)
-        for part in (node.args, node.kwargs)
-    )
-    return network.call(node, args, kwargs)
+    return network.call(node, fill(node.args, values), fill(node.kwargs, values))
 
 
 def _join(first: Any, second: Any, both: Any) -> Any:
@@ -92,12 +88,6 @@ def _join(first: Any, second: Any, both: Any) -> Any:
     if first.ndim == 0 or first.shape[1:] != second.shape[1:]:
         raise ValueError("not one row a sample")
     return torch.cat([first, second])
-
-
-def _tensors(output: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    map_values(output, lambda leaf: found.append(leaf) if isinstance(leaf, Tensor) else None)
-    return found
 
 
 def _same(value: Any, expected: Any) -> bool:

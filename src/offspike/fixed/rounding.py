@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from offspike.graph import GraphNetwork, Node, Ref, map_values
-from offspike.grids import Scale
-from offspike.kinds import TRANSPOSED, sort
-from offspike.rounding import DAMPING, Per, compensated, exponents, nearest
+from offspike.arithmetic.grids import Scale
+from offspike.arithmetic.roles import TRANSPOSED, role
+from offspike.fixed.rows import DAMPING, Per, compensated, exponents, nearest
+from offspike.graph import GraphNetwork, Node, fill
 
-__all__ = ["Plan", "fit"]
+__all__ = ["Widths", "round_network"]
 
 BIAS_GRID = 10  # biases lie on 2^-10 of a threshold or finer
 ROOM = 6  # no weight grid is finer than 2^-(bits + 6) of a threshold: less is nothing
@@ -28,7 +28,7 @@ CHUNK = 64
 
 
 @dataclass(frozen=True)
-class Plan:
+class Widths:
     """Bits by the name of a layer; one grid by channel or by layer."""
 
     bits: Mapping[str, int]
@@ -36,31 +36,31 @@ class Plan:
 
 
 @torch.no_grad()
-def fit(
+def round_network(
     network: GraphNetwork,
-    plan: Plan,
+    widths: Widths,
     *,
     calibration: tuple[Tensor, ...] | None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> GraphNetwork:
     """A copy of ``network`` (thresholds 1, weights in float64) with every weight and bias on a power-of-two grid."""
     rounded = deepcopy(network)
-    synapses = [node for node in network.graph.nodes if sort(node, network) == "synapse"]
+    synapses = [node for node in network.graph.nodes if role(node, network) == "synapse"]
     if calibration is None:
         for node in synapses:
             layer = rounded.get_submodule(node.target)
-            _round(layer, bits=_bits(layer, plan, node.target), per=plan.per, moments=None)
+            _round(layer, bits=_bits(layer, widths, node.target), per=widths.per, moments=None)
         return rounded.float()
     reference = deepcopy(network).float()
     rounded = rounded.float()
     runs = (_Run(reference, calibration), _Run(rounded, calibration))
     done = 0
     for node in network.graph.nodes:
-        if sort(node, network) == "synapse":
+        if role(node, network) == "synapse":
             layer = rounded.get_submodule(node.target)
             exact = network.get_submodule(node.target)
             wanted, given = (run.argument(node) for run in runs)
-            _fit_layer(layer, exact, wanted, given, bits=_bits(layer, plan, node.target), per=plan.per)
+            _round_layer(layer, exact, wanted, given, bits=_bits(layer, widths, node.target), per=widths.per)
             done += 1
             if progress is not None:
                 progress(node.target, done, len(synapses))
@@ -84,12 +84,11 @@ class _Run:
         return x
 
     def step(self, node: Node) -> None:
-        fill = lambda leaf: self.values[leaf.name] if isinstance(leaf, Ref) else leaf  # noqa: E731
         if node.kind == "input":
             self.values[node.name] = self.waiting.pop(0)
             return
-        args, kwargs = map_values(node.args, fill), map_values(node.kwargs, fill)
-        many = sort(node, self.network) in ("synapse", "neuron", "grid")
+        args, kwargs = fill(node.args, self.values), fill(node.kwargs, self.values)
+        many = role(node, self.network) in ("synapse", "neuron", "grid")
         if many:  # in pieces: a convolution of a thousand images needs much memory
             pieces = [self.network.call(node, (x,), kwargs) for x in args[0].split(CHUNK)]
             self.values[node.name] = torch.cat(pieces)
@@ -109,7 +108,7 @@ class _Moments:
     count: int
 
 
-def _fit_layer(layer: Any, exact: Any, wanted: Tensor, given: Tensor, *, bits: int, per: Per) -> None:
+def _round_layer(layer: Any, exact: Any, wanted: Tensor, given: Tensor, *, bits: int, per: Per) -> None:
     """Round ``layer``, which is given ``given`` where the exact one is given ``wanted``."""
     reference = deepcopy(exact).float()
     moments = None if isinstance(layer, (Scale, *TRANSPOSED)) else _moments(reference, wanted, given)
@@ -209,9 +208,9 @@ def _patches(layer: Any, x: Tensor) -> Tensor:
     return x.permute(order).flatten(1 + axes).flatten(0, axes)
 
 
-def _bits(layer: nn.Module, plan: Plan, name: str) -> int:
+def _bits(layer: nn.Module, widths: Widths, name: str) -> int:
     one = isinstance(layer, Scale) and layer.weight.numel() == 1
-    return max(plan.bits[name], SCALE_BITS) if one else plan.bits[name]
+    return max(widths.bits[name], SCALE_BITS) if one else widths.bits[name]
 
 
 def _channels(layer: Any) -> int:

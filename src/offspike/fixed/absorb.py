@@ -3,7 +3,7 @@
 ``QCFS(z; λ) = λ·QCFS(z/λ; 1)``: a threshold can be moved out of an activation into the weights before and after it. In
 the network that results a spike is the number 1, and a layer's input is a whole number of spikes. What an average
 divides by goes into the next weights too: pools become sums. Where no weights lie in between (a shortcut), a
-`grids.Scale` is put there. In exact arithmetic the network is the same function as before.
+`arithmetic.grids.Scale` is put there. In exact arithmetic the network is the same function as before.
 """
 
 from copy import deepcopy
@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from offspike.activations import QCFS
-from offspike.assembly import Assembly
-from offspike.averages import divisor, sum_pool
-from offspike.graph import GraphNetwork, Node, Ref, map_values
-from offspike.grids import InputGrid, Scale
-from offspike.kinds import bare, sort
-from offspike.rescaling import along, filled_up, reduced, rescale, smallest
+from offspike.arithmetic.averages import divisor, sum_pool
+from offspike.arithmetic.grids import InputGrid, Scale
+from offspike.arithmetic.roles import bare, role
+from offspike.fixed.assembly import Assembly
+from offspike.fixed.units import along, filled_up, reduced, rescale, smallest
+from offspike.graph import GraphNetwork, Node, Ref, fill, map_values
 
 __all__ = ["absorb"]
 
@@ -50,7 +50,7 @@ class _Absorb:
 
     def run(self) -> GraphNetwork:
         for node in self.old.graph.nodes:
-            handle = getattr(self, f"_{sort(node, self.old)}")
+            handle = getattr(self, f"_{role(node, self.old)}")
             self.refs[node.name] = Ref(node.name)
             handle(node)
         made = self.new.network(self.old.input_shape)
@@ -62,7 +62,7 @@ class _Absorb:
         """By node the unit that the next activation would like it to have; for what is returned, 1."""
         wishes: dict[str, Tensor] = {}
         for node in reversed(self.old.graph.nodes):
-            kind = sort(node, self.old)
+            kind = role(node, self.old)
             wish = torch.ones(()) if kind == "output" else wishes.get(node.name)
             if kind == "neuron":
                 wish = self._activation(node).lam.double()
@@ -77,7 +77,7 @@ class _Absorb:
                     wishes[name] = wish if fits else wish.log().mean().exp()
         return wishes
 
-    # One method for each sort of node.
+    # One method for each role of a node.
 
     def _input(self, node: Node) -> None:
         grid, unit = self.grids.pop(0)
@@ -177,7 +177,7 @@ class _Absorb:
             target = first.expand(shape)  # it is changed under its own name
         parts = [self._operand(side, target, node) for side in (left, right)]
         kwargs = {key: value for key, value in node.kwargs.items() if key != "other"}
-        self._emit(Node(node.name, node.kind, node.target, tuple(parts), self._mapped(kwargs)), node)
+        self._emit(Node(node.name, node.kind, node.target, tuple(parts), fill(kwargs, self.refs)), node)
         self.units[node.name] = target
         return None
 
@@ -270,18 +270,15 @@ class _Absorb:
         return divisor(self.old, node, before, after, self.values.__getitem__)
 
     def _filled(self, node: Node, values: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        fill = lambda leaf: self._value(leaf.name, values) if isinstance(leaf, Ref) else leaf  # noqa: E731
-        return map_values(node.args, fill), map_values(node.kwargs, fill)
+        known = {name: self._value(name, values) for name in node.refs}
+        return fill(node.args, known), fill(node.kwargs, known)
 
     def _value(self, name: str, values: dict[str, Any]) -> Any:
         value = values[name]
         return self.values[name] if value is None else value
 
-    def _mapped(self, value: Any) -> Any:
-        return map_values(value, lambda leaf: self.refs[leaf.name] if isinstance(leaf, Ref) else leaf)
-
     def _renamed(self, node: Node) -> Node:
-        return replace(node, args=self._mapped(node.args), kwargs=self._mapped(node.kwargs))
+        return replace(node, args=fill(node.args, self.refs), kwargs=fill(node.kwargs, self.refs))
 
     def _emit(self, node: Node, old: Node) -> None:
         self.new.add(node)
@@ -292,7 +289,6 @@ def _values(network: GraphNetwork, inputs: tuple[Tensor, ...]) -> dict[str, Any]
     """The value of every node for one sample."""
     waiting, values = list(inputs), dict[str, Any]()
     for node in network.graph.nodes:
-        fill = lambda leaf: values[leaf.name] if isinstance(leaf, Ref) else leaf  # noqa: E731
-        args, kwargs = map_values(node.args, fill), map_values(node.kwargs, fill)
+        args, kwargs = fill(node.args, values), fill(node.kwargs, values)
         values[node.name] = waiting.pop(0).clone() if node.kind == "input" else network.call(node, args, kwargs)
     return values

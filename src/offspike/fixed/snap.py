@@ -8,18 +8,18 @@ import torch
 from torch import Tensor, nn
 
 from offspike.activations import QCFS
+from offspike.arithmetic.grids import InputGrid, Scale
+from offspike.arithmetic.reach import ACCUMULATORS, OPERANDS
+from offspike.arithmetic.roles import role
 from offspike.capture import captured
 from offspike.convert import convert
-from offspike.fitting import Plan, fit
+from offspike.fixed.absorb import absorb
+from offspike.fixed.proof import prove
+from offspike.fixed.rounding import Widths, round_network
+from offspike.fixed.rows import Per
 from offspike.folding import fold
 from offspike.graph import GraphNetwork
-from offspike.grids import InputGrid, Scale
-from offspike.kinds import sort
 from offspike.methods import exact
-from offspike.proof import prove
-from offspike.reach import ACCUMULATORS, OPERANDS
-from offspike.rounding import Per
-from offspike.units import absorb
 
 __all__ = ["check", "snap"]
 
@@ -61,9 +61,9 @@ def snap(
     preprocess = getattr(ann, "preprocess", None)
     grids = [_input_grid(network, x, preprocess if len(inputs) == 1 else None, input_bits) for x in inputs]
     network = absorb(network, inputs, grids)
-    plan = Plan(_bits(network, bits), per)
+    widths = Widths(_bits(network, bits), per)
     data = None if calibration is None else (calibration.float().to(device),)
-    snapped = fit(network.to(device), plan, calibration=data, progress=progress).eval()
+    snapped = round_network(network.to(device), widths, calibration=data, progress=progress).eval()
     if preprocess is not None:
         snapped.preprocess = preprocess
     check(snapped, inputs, arithmetic)
@@ -125,7 +125,7 @@ def _bits(network: GraphNetwork, bits: int | Mapping[str, int]) -> dict[str, int
     """Bits for each layer with weights, by the longest name that its own begins with."""
     by_name = dict(bits) if isinstance(bits, Mapping) else {"": bits}
     by_name.setdefault("", 8)
-    names = [node.target for node in network.graph.nodes if sort(node, network) == "synapse"]
+    names = [node.target for node in network.graph.nodes if role(node, network) == "synapse"]
     for start, number in by_name.items():
         if isinstance(number, bool) or not isinstance(number, int) or not FEWEST <= number <= MOST:
             raise ValueError(f"bits must be a whole number from {FEWEST} to {MOST}, got {number!r}")
@@ -167,7 +167,7 @@ def _readers(network: GraphNetwork) -> list[nn.Module]:
     start = next(node.name for node in network.graph.nodes if node.kind == "input")
     users = [node for node in network.graph.nodes if start in node.refs]
     targets = [node.target for node in network.graph.nodes]
-    if not all(sort(node, network) == "synapse" and targets.count(node.target) == 1 for node in users):
+    if not all(role(node, network) == "synapse" and targets.count(node.target) == 1 for node in users):
         return []
     return [network.get_submodule(node.target) for node in users]
 

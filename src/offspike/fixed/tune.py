@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from offspike.arithmetic.grids import InputGrid, finest
+from offspike.arithmetic.roles import TRANSPOSED, role
+from offspike.fixed.snap import check
 from offspike.graph import GraphNetwork
-from offspike.grids import InputGrid, finest
-from offspike.kinds import TRANSPOSED, sort
-from offspike.snap import check
 
 __all__ = ["tune"]
 
@@ -102,7 +102,7 @@ def _let_go(network: GraphNetwork) -> list[tuple[nn.Module, str]]:
     found = []
     draw = torch.Generator().manual_seed(0)
     for node in network.graph.nodes:
-        if sort(node, network) != "synapse":
+        if role(node, network) != "synapse":
             continue
         layer: Any = network.get_submodule(node.target)
         for name in ("weight", "bias"):

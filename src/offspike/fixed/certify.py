@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from offspike.capture import captured
 from offspike.certificate import Certificate, of_record
-from offspike.graph import map_values
+from offspike.fixed.proof import prove
+from offspike.graph import map_values, values_in
 from offspike.methods import Method
 from offspike.network import SpikingNetwork
-from offspike.proof import prove
 from offspike.record import record
 
 __all__ = ["certify", "fingerprint", "verify"]
@@ -145,7 +145,7 @@ class _Seen:
         readout = map_values(snn(*inputs, steps=steps), lambda y: y.mean(0) if isinstance(y, Tensor) else y)
         answer = ann(*inputs)
         same = torch.ones(len(inputs[0]), dtype=torch.bool, device=inputs[0].device)
-        for mine, wanted in zip(_tensors(readout), _tensors(answer), strict=True):
+        for mine, wanted in zip(values_in(readout, Tensor), values_in(answer, Tensor), strict=True):
             same &= (mine == wanted).reshape(len(same), -1).all(1)
         self.samples += len(same)
         self.equal += int(same.sum())
@@ -160,12 +160,6 @@ def _split(batch: Any, device: torch.device) -> tuple[tuple[Tensor, ...], Any]:
     inputs = tuple(x) if isinstance(x, tuple | list) else (x,)
     labels = labels.to(device) if isinstance(labels, Tensor) and labels.ndim == 1 else None
     return tuple(value.to(device) for value in inputs), labels
-
-
-def _tensors(output: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    map_values(output, lambda leaf: found.append(leaf) if isinstance(leaf, Tensor) else None)
-    return found
 
 
 def _bytes(tensor: Tensor) -> bytes:

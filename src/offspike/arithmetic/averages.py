@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from offspike.arithmetic.roles import bare
 from offspike.graph import GraphNetwork, Node, Ref, map_values
-from offspike.kinds import bare
 
 __all__ = ["divisor", "sum_pool"]
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from offspike.grids import Scale, finest
-from offspike.kinds import TRANSPOSED
+from offspike.arithmetic.grids import Scale, finest
+from offspike.arithmetic.roles import TRANSPOSED
 
 __all__ = ["ACCUMULATORS", "OPERANDS", "UNKNOWN", "Reach", "Sum", "absolute", "bits_for", "grid_of_sums"]
 

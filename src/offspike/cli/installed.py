@@ -1,4 +1,4 @@
-"""Commands that look around: ``doctor`` and ``models``."""
+"""Commands that say what is there: ``doctor`` and ``models``."""
 
 import json
 

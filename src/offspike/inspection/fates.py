@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import nn
 
-from offspike import sites
 from offspike.activations import Activation, Rectifier
 from offspike.capture import Step
+from offspike.inspection import sites
+from offspike.inspection.obstacles import MENDED, Finding
 from offspike.layers import SpikingLayer
-from offspike.obstacles import MENDED, Finding
 from offspike.pooling import GatedMaxPool
 
 __all__ = ["Audit", "Operation", "fate"]

@@ -5,14 +5,14 @@ from typing import Any, Literal
 from torch import nn
 
 from offspike.activations import Activation
+from offspike.arithmetic.grids import InputGrid, Scale
 from offspike.graph import GraphNetwork, Node
-from offspike.grids import InputGrid, Scale
 from offspike.layers import SpikingLayer
 from offspike.pooling import GatedMaxPool
 
-__all__ = ["SYNAPSES", "Sort", "bare", "sort"]
+__all__ = ["SYNAPSES", "Role", "bare", "role"]
 
-Sort = Literal[
+Role = Literal[
     "input", "output", "constant", "grid", "synapse", "neuron", "average", "maximum", "mean", "total", "sum", "product",
     "sign", "shape", "norm", "unknown",
 ]  # fmt: skip
@@ -34,7 +34,7 @@ _SHAPES = (
     "detach", "pad", "dropout", "dropout1d", "dropout2d", "dropout3d", "pixel_shuffle", "pixel_unshuffle",
     "channel_shuffle", "floordiv", "mod",
 )  # fmt: skip
-_FUNCTIONS: dict[str, Sort] = {
+_FUNCTIONS: dict[str, Role] = {
     **dict.fromkeys(_SHAPES, "shape"),
     **dict.fromkeys(("add", "sub"), "sum"),
     **dict.fromkeys(("mul", "div", "truediv"), "product"),
@@ -53,7 +53,7 @@ def bare(node: Node) -> str:
     return name[1:] if in_place else name
 
 
-def sort(node: Node, network: GraphNetwork) -> Sort:
+def role(node: Node, network: GraphNetwork) -> Role:
     """What a node does; "unknown" is what cannot be followed."""
     if node.kind in ("input", "output"):
         return "input" if node.kind == "input" else "output"
@@ -68,13 +68,13 @@ def sort(node: Node, network: GraphNetwork) -> Sort:
     return _FUNCTIONS.get(bare(node), "unknown")
 
 
-def _of_layer(layer: nn.Module) -> Sort:
+def _of_layer(layer: nn.Module) -> Role:
     if isinstance(layer, nn.Upsample):
         return "shape" if layer.mode == "nearest" else "unknown"
     if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) and layer.padding_mode not in ("zeros", "circular"):
         return "synapse"
-    table: list[tuple[Any, Sort]] = [
+    table: list[tuple[Any, Role]] = [
         (SYNAPSES, "synapse"), ((Activation, SpikingLayer), "neuron"), (_AVERAGES, "average"), (_MAXIMA, "maximum"),
         (_NORMS, "norm"), (_SHAPE_LAYERS, "shape"), (InputGrid, "grid"),
     ]  # fmt: skip
-    return next((sort for kinds, sort in table if isinstance(layer, kinds)), "unknown")
+    return next((role for kinds, role in table if isinstance(layer, kinds)), "unknown")

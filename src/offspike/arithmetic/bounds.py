@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from offspike.activations import QCFS
-from offspike.averages import divisor
+from offspike.arithmetic.averages import divisor
+from offspike.arithmetic.grids import InputGrid, finest, significant_bits
+from offspike.arithmetic.reach import UNKNOWN, Reach, Sum, absolute, grid_of_sums
+from offspike.arithmetic.roles import bare, role
 from offspike.graph import GraphNetwork, Node, Ref, map_values
-from offspike.grids import InputGrid, finest, significant_bits
-from offspike.kinds import bare, sort
-from offspike.reach import UNKNOWN, Reach, Sum, absolute, grid_of_sums
 
 __all__ = ["Survey", "survey"]
 
@@ -62,7 +62,7 @@ class _Walk:
         self.result = Survey()
 
     def visit(self, node: Node, waiting: list[Tensor]) -> None:
-        kind = sort(node, self.network)
+        kind = role(node, self.network)
         if kind == "input":
             x = waiting.pop(0)
             self.values[node.name] = Reach(torch.full_like(x, -torch.inf), torch.full_like(x, torch.inf))

@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import nn
 
-from offspike import sites
 from offspike.capture import Step
 from offspike.graph import Graph, GraphNetwork, Node, Ref, map_values
+from offspike.inspection import sites
 
-__all__ = ["rewrite"]
+__all__ = ["free_path", "rewrite"]
 
 
 def rewrite(model: nn.Module, steps: list[Step], new: Mapping[str, nn.Module]) -> GraphNetwork:
@@ -23,7 +23,7 @@ def rewrite(model: nn.Module, steps: list[Step], new: Mapping[str, nn.Module]) -
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     kept = {step.target for step in steps if step.name not in new and step.kind in ("module", "attribute")}
     leaves: dict[str, nn.Module] = {}
-    names = _Names(model, kept)
+    taken = set(kept)
     follow = _Follow()
     nodes = []
     for step in steps:
@@ -32,7 +32,7 @@ def rewrite(model: nn.Module, steps: list[Step], new: Mapping[str, nn.Module]) -
         follow.watch(step, module)
         if step.name in new:
             place = step.target if module is not None else f"{step.owner}.{sites.bare(step)}".lstrip(".")
-            path = names.free(place)
+            path = free_path(place, taken)
             leaves[path] = new[step.name]
             site = sites.relu(step, module) or sites.pool(step, module)
             nodes.append(Node(step.name, "module", path, (site.x,) if site else step.args, {} if site else step.kwargs))
@@ -44,19 +44,12 @@ def rewrite(model: nn.Module, steps: list[Step], new: Mapping[str, nn.Module]) -
     return network
 
 
-class _Names:
-    """Names for new layers that nothing else in the model has."""
-
-    def __init__(self, model: nn.Module, kept: set[str]) -> None:
-        self.model = model
-        self.taken = set(kept)
-
-    def free(self, place: str) -> str:
-        """``place``, or the first of ``place_1``, ``place_2`` … that is free."""
-        names = [place] + [f"{place}_{k}" for k in range(1, len(self.taken) + 2)]
-        found = next(name for name in names if not any(t == name or t.startswith(f"{name}.") for t in self.taken))
-        self.taken.add(found)
-        return found
+def free_path(path: str, taken: set[str]) -> str:
+    """``path``, or the first of ``path_1``, ``path_2`` … that nothing has; it is taken from then on."""
+    paths = [path] + [f"{path}_{k}" for k in range(1, len(taken) + 2)]
+    found = next(one for one in paths if not any(t == one or t.startswith(f"{one}.") for t in taken))
+    taken.add(found)
+    return found
 
 
 class _Follow:

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offspike.bounds import survey
+from offspike.arithmetic.bounds import survey
+from offspike.arithmetic.grids import InputGrid, finest, significant_bits
+from offspike.arithmetic.reach import UNKNOWN, Reach, bits_for
+from offspike.arithmetic.roles import TRANSPOSED, role
 from offspike.graph import GraphNetwork
-from offspike.grids import InputGrid, finest, significant_bits
-from offspike.kinds import TRANSPOSED, sort
 from offspike.layers import SpikingLayer
-from offspike.reach import UNKNOWN, Reach, bits_for
 
 __all__ = ["NeuronBound", "integer_view", "neuron_bound", "potential_grid", "potential_reach"]
 
@@ -70,9 +70,9 @@ def integer_view(network: GraphNetwork) -> dict[str, Any] | None:
     layers: dict[str, Any] = {}
     for node in network.graph.nodes:
         layer: Any = network.get_submodule(node.target) if node.kind == "module" else None
-        if sort(node, network) == "synapse" and found.sums[node.target].bits < UNKNOWN:
+        if role(node, network) == "synapse" and found.sums[node.target].bits < UNKNOWN:
             layers[node.target] = _weights(layer)
-        elif sort(node, network) == "neuron" and found.currents[node.target].bits < UNKNOWN:
+        elif role(node, network) == "neuron" and found.currents[node.target].bits < UNKNOWN:
             current = found.currents[node.target]
             theta = (layer.theta if isinstance(layer, SpikingLayer) else layer.lam).double().cpu()
             bound = neuron_bound(current, theta.expand(current.bound.shape), layer.levels)

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from offspike.activations import QCFS
-from offspike.bounds import Survey, survey
+from offspike.arithmetic.bounds import Survey, survey
+from offspike.arithmetic.grids import finest
+from offspike.arithmetic.integers import NeuronBound, neuron_bound, potential_grid, potential_reach
+from offspike.arithmetic.reach import UNKNOWN, Reach, Sum
 from offspike.capture import captured
 from offspike.graph import GraphNetwork
-from offspike.grids import finest
 from offspike.initial import Exact
-from offspike.integers import NeuronBound, neuron_bound, potential_grid, potential_reach
 from offspike.layers import SpikingLayer
 from offspike.network import SpikingNetwork
 from offspike.neurons import IF
-from offspike.reach import UNKNOWN, Reach, Sum
 
 __all__ = ["Proof", "prove"]
 

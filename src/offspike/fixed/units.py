@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from offspike.arithmetic.roles import TRANSPOSED
 from offspike.graph import Node
-from offspike.kinds import TRANSPOSED
 
 __all__ = ["along", "filled_up", "reduced", "rescale", "smallest", "uniform"]
 
