@@ -169,12 +169,10 @@ def _exact(policy: Exact, currents: Sequence[Expression], theta: Expression, sha
     page, rho = theta.page, policy.rho
     total = page.constant(0.0)
     table = [page.constant(-np.inf), *(page.constant(np.inf) for _ in range(rho + 1))]
-    tables: list[list[Expression]] = []
     for current in currents:
         total = total + current
         for k in range(rho, 0, -1):
             table[k] = least(table[k], most(table[k - 1], theta * float(k) - total))
-        tables.append(list(table))
     count = (total / theta + 0.5).floor().clip(0.0, rho)
     low, high = _pick(table, count, rho)
     if policy.place == "middle":
@@ -185,7 +183,7 @@ def _exact(policy: Exact, currents: Sequence[Expression], theta: Expression, sha
     low, high = low + margin, high - margin
     if policy.place == "even":
         u = page.constant(phases(torch.zeros(1, *shape)).flatten().numpy())
-        return _spread(tables, count, low, high, theta, u, margin)
+        return _spread(currents, count, low, high, theta, u, margin)
     wish = theta / 2.0
     if policy.place == "first":
         wish = wish + count * theta * (1 / rho) - currents[0]
@@ -193,18 +191,19 @@ def _exact(policy: Exact, currents: Sequence[Expression], theta: Expression, sha
 
 
 def _spread(
-    tables: list[list[Expression]], count: Expression, low: Expression, high: Expression, theta: Expression,
+    currents: Sequence[Expression], count: Expression, low: Expression, high: Expression, theta: Expression,
     u: Expression, margin: Expression,
 ) -> Expression:  # fmt: skip
-    """The cuts of ``initial.Exact``: by step t as near to ⌊t·k/ρ + u⌋ spikes as can be."""
-    share = 1 / len(tables)
-    for t, table in enumerate(tables[:-1], start=1):
-        few = many = theta.page.constant(0.0)
-        for j in range(1, t + 1):
-            few, many = few + (low >= table[j]).number(), many + (table[j] < high).number()
-        goal = least(most((count * float(t) * share + u).floor(), few), many)
-        bottom, top = _pick(table, goal, t)
-        low, high = most(low, bottom), least(high, top)
+    """The cuts of ``initial.Exact``: what is left has fired n times, and one edge a step divides it."""
+    total = n = theta.page.constant(0.0)
+    for t, current in enumerate(currents[:-1], start=1):
+        total, more = total + current, n + 1.0
+        edge = more * theta - total
+        wanted, fires = count * float(t) * (1 / len(currents)) + u >= more, low >= edge
+        rises = where(edge < high, where(wanted, most(low, edge), low), low)
+        falls = where(wanted, high, where(fires, high, least(high, edge)))
+        n = where(fires, more, where(edge < high, where(wanted, more, n), n))
+        low, high = rises, falls
     return least(most(u * theta, low), high - least(margin, (high - low) / 2.0))
 
 
