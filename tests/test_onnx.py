@@ -16,7 +16,7 @@ METHODS = [
     osp.methods.cos_light(4),
     osp.methods.cos(4),
     osp.methods.cos(3, iterations=2, saturated="pin"),
-    *(osp.methods.exact(4, place=place) for place in ("first", "near", "middle")),
+    *(osp.methods.exact(4, place=place) for place in ("even", "first", "near", "middle")),
     osp.Method("uniform", osp.initial.Uniform(3)),
 ]
 
