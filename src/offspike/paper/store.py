@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from offspike import atomic
 from offspike.energy import Energy
 from offspike.paper.cells import Cell
 from offspike.record import LayerRecord
@@ -80,7 +81,5 @@ class Store:
         """Whole or not at all: a file that was cut off would stop the next run."""
         self.folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"cell": cell.to_dict(), "result": result, "provenance": provenance}, ensure_ascii=False)
-        path = self.folder / f"{cell.key}.json"
-        draft = path.with_suffix(".part")
-        draft.write_text(text + "\n", encoding="utf-8")
-        draft.replace(path)
+        with atomic.whole(self.folder / f"{cell.key}.json") as path:
+            path.write_text(text + "\n", encoding="utf-8")
