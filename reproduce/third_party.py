@@ -52,6 +52,8 @@ def options() -> argparse.Namespace:
     add("--on", choices=("test", "train"), default="test")
     add("--limit", type=int, help="only so many images are measured")
     add("--batch", type=int, default=100)
+    add("--parts", type=Path, help="keep the network of one T and the images done here; run again to go on")
+    add("--max-seconds", type=float, default=float("inf"), help="stop in time, with --parts")
     add("--out", type=Path, help="the folder of the record")
     return parser.parse_args()
 
@@ -94,19 +96,52 @@ def write(folder: Path, run: dict[str, object]) -> None:
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
+def network(ann: nn.Module, how: osp.Method, calibration: Tensor, parts: Path | None) -> osp.SpikingNetwork:
+    """The converted network: what lies in ``parts``, or a new one."""
+    path = None if parts is None else parts / "network.safetensors"
+    if path is not None and path.exists():
+        found = osp.load(path)
+        if not isinstance(found, osp.SpikingNetwork) or found.method != how:
+            raise SystemExit(f"{path} was converted in another way: name another folder")
+        return found
+    made = osp.convert(ann, how, calibration=calibration.split(200))
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        osp.save(made, path)
+    return made
+
+
+def run(snn: osp.SpikingNetwork, ann: nn.Module, data: Dataset, steps: int, chosen: argparse.Namespace) -> osp.Report:
+    """The report on all images, batch by batch; with ``--parts`` it goes on where it stopped."""
+    started = time.perf_counter()
+    layout = torch.channels_last  # a quarter faster on a CPU
+    snn = snn.to(memory_format=layout)
+    path = None if chosen.parts is None else chosen.parts / "report.json"
+    report = osp.Report.from_json(path) if path is not None and path.exists() else None
+    done = report.samples if report else 0
+    for x, y in data.blocks(torch.arange(done, len(data)), chosen.batch):
+        if time.perf_counter() - started > chosen.max_seconds:
+            raise SystemExit(f"{done} of {len(data)} images are done: run again to go on")
+        part = osp.evaluate(
+            snn, [(data.preprocess(x).to(memory_format=layout), y)], steps=steps, reference=ann
+        )  # fmt: skip
+        report = part if report is None else report + part
+        done = report.samples
+        if path is not None:
+            report.to_json(path)
+    assert report is not None
+    return report
+
+
 def measure(
     ann: nn.Module, steps: int, calibration: Tensor, data: Dataset, chosen: argparse.Namespace
 ) -> dict[str, object]:
     """Convert for this T, run every image, and say what came out."""
     started = time.perf_counter()
     how = method(chosen.rho or steps, min(chosen.corrected, len(calibration)), chosen.corrections, chosen.shifts)
-    snn = osp.convert(ann, how, calibration=calibration.split(200))
+    snn = network(ann, how, calibration, chosen.parts)
     converted = time.perf_counter()
-    layout = torch.channels_last  # a quarter faster on a CPU
-    snn = snn.to(memory_format=layout)
-    blocks = data.blocks(torch.arange(len(data)), chosen.batch)
-    batches = ((data.preprocess(x).to(memory_format=layout), y) for x, y in blocks)
-    report = osp.evaluate(snn, batches, steps=steps, reference=ann)
+    report = run(snn, ann, data, steps, chosen)
     cost = report.cost(steps)
     return {
         "T": steps, "rho": cost.rho, "schedule": cost.schedule, "ticks": cost.ticks,
@@ -116,9 +151,15 @@ def measure(
         "ann": round(100 * float(report.reference_accuracy), 2),
         "accuracy_at_each_step": [round(100 * float(a), 2) for a in report.accuracy],
         "spikes": report.spikes(steps),
-        "seconds_to_convert": round(converted - started, 1), "seconds": round(time.perf_counter() - started, 1),
         "method": how.to_dict(),
-    }  # fmt: skip
+    } | timed(started, converted, chosen.parts)  # fmt: skip
+
+
+def timed(started: float, converted: float, parts: Path | None) -> dict[str, object]:
+    """How long it took; nothing of a run in parts, whose last process knows only its own time."""
+    if parts is not None:
+        return {}
+    return {"seconds_to_convert": round(converted - started, 1), "seconds": round(time.perf_counter() - started, 1)}
 
 
 if __name__ == "__main__":
