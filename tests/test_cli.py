@@ -74,20 +74,20 @@ def relu(tmp_path_factory):
 
 
 def test_every_method_of_the_tables_with_one_flag(offspike, relu, tmp_path):
-    options = ("--method", "all", "--steps", 16, "--limit", 100, "--calibration", 300)
+    options = ("--method", "all", "--steps", 8, "--limit", 60, "--calibration", 100)
     code, out, _ = offspike("evaluate", relu, *options, "--json", tmp_path / "r.json")
     assert code == 0
     words = " ".join(out.split())
-    assert "snnc_advanced: from 300 training images" in words
+    assert "snnc_advanced: from 100 training images" in words
     assert "θ of least error for qcfs, cos, cos_light, exact, srp." in words
-    assert "snnc_light for T=16" in words
+    assert "snnc_light for T=8" in words
     reports = {name: osp.Report.from_dict(data) for name, data in json.loads((tmp_path / "r.json").read_text()).items()}
     assert list(reports) == list(NAMES)
-    assert {report.provenance["calibration"] for report in reports.values()} == {"300 training images"}
-    assert reports["exact"].method == osp.methods.exact(16, threshold=LeastError(16))
-    assert reports["snnc_advanced"].method == osp.methods.snnc(16, pipeline="advanced")
+    assert {report.provenance["calibration"] for report in reports.values()} == {"100 training images"}
+    assert reports["exact"].method == osp.methods.exact(8, threshold=LeastError(8))
+    assert reports["snnc_advanced"].method == osp.methods.snnc(8, pipeline="advanced")
     for name in set(NAMES) - {"rmp", "snm"}:
-        assert reports[name].agreement[-1] > 0.9, f"{name} does not follow the ANN in 16 steps"
+        assert reports[name].agreement[-1] > 0.8, f"{name} does not follow the ANN in 8 steps"
     assert reports["rmp"].agreement[-1] < reports["opi"].agreement[-1], "v(0) = 0 under a layer's maximum is slow"
 
 
