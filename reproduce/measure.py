@@ -36,7 +36,7 @@ def options() -> argparse.Namespace:
     add("--models", type=Path, help="a folder of checkpoints, looked through before the packaged ones")
     add("--nets", nargs="+", choices=FULL.nets, help="only these networks")
     add("--measure", nargs="+", default=None, help="only accuracy, offsets, energy or seconds")
-    add("--stages", type=int, default=99, help="only cells up to this stage (1: Table S1's core … 9: SNNC)")
+    add("--stages", type=int, default=99, help="only cells up to this (1: Table S1 … 8, 9: old methods; 11: T > 32)")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     add("--batch", type=int, help="images at a time for T <= 32 (default: 500 on a GPU, 50 on a CPU)")
     add("--limit", type=int, help="only the first test images")

@@ -9,6 +9,10 @@ import torch
 
 import offspike as osp
 from offspike import cli
+from offspike.experiment import NAMES
+from offspike.thresholds import LeastError
+from offspike.train import Recipe, train
+from offspike.training.start import network
 
 
 def run(capsys, monkeypatch, *arguments):
@@ -56,6 +60,51 @@ def test_evaluate_every_method_and_some(offspike, model, tmp_path):
     code, out, _ = offspike("evaluate", model, "--limit", 20, "--method", "cos", "--rho", 3, "--causal")
     assert code == 0
     assert "causal" in out
+
+
+@pytest.fixture(scope="module")
+def relu(tmp_path_factory):
+    """A checkpoint as ``offspike train --levels relu`` writes it."""
+    path = tmp_path_factory.mktemp("relu") / "relu.safetensors"
+    learn = osp.datasets.load_digits("train")
+    found = network("small", "relu", shape=learn.shape, classes=10)
+    recipe = Recipe(epochs=3, batch=50, augment=(), warm_floor=0.0)
+    osp.save(train(found, learn, recipe).model, path, preprocess={"mean": learn.mean, "std": learn.std})
+    return path
+
+
+def test_every_method_of_the_tables_with_one_flag(offspike, relu, tmp_path):
+    options = ("--method", "all", "--steps", 8, "--limit", 60, "--calibration", 100)
+    code, out, _ = offspike("evaluate", relu, *options, "--json", tmp_path / "r.json")
+    assert code == 0
+    words = " ".join(out.split())
+    assert "snnc_advanced: from 100 training images" in words
+    assert "θ of least error for qcfs, cos, cos_light, exact, srp." in words
+    assert "snnc_light for T=8" in words
+    reports = {name: osp.Report.from_dict(data) for name, data in json.loads((tmp_path / "r.json").read_text()).items()}
+    assert list(reports) == list(NAMES)
+    assert {report.provenance["calibration"] for report in reports.values()} == {"100 training images"}
+    assert reports["exact"].method == osp.methods.exact(8, threshold=LeastError(8))
+    assert reports["snnc_advanced"].method == osp.methods.snnc(8, pipeline="advanced")
+    for name in set(NAMES) - {"rmp", "snm"}:
+        assert reports[name].agreement[-1] > 0.8, f"{name} does not follow the ANN in 8 steps"
+    assert reports["rmp"].agreement[-1] < reports["opi"].agreement[-1], "v(0) = 0 under a layer's maximum is slow"
+
+
+def test_trained_thresholds_are_kept(offspike, model, tmp_path):
+    options = ("--method", "exact", "--method", "opi", "--limit", 20, "--steps", 2, "--json", tmp_path / "r.json")
+    code, out, _ = offspike("evaluate", model, *options)
+    assert code == 0
+    assert "of opi: from 1000 training images" in out
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert found["exact"]["method"] == osp.methods.exact(2).to_dict()
+
+
+def test_analyze_takes_such_methods_too(offspike, relu, tmp_path):
+    options = ("--method", "snnc_light", "--limit", 20, "--calibration", 64, "--html", tmp_path / "a.html")
+    code, out, _ = offspike("analyze", relu, *options)
+    assert code == 0
+    assert "from 64 training images" in out
 
 
 def test_evaluate_meters_energy_and_early_exit(offspike, model, tmp_path):
@@ -134,6 +183,8 @@ def test_help_has_an_example(offspike, command):
         (["evaluate", "{pickle}"], "pickle"),
         (["evaluate", "{truncated}"], "truncated"),
         (["evaluate", "{model}", "--method", "magic"], "unknown method 'magic'"),
+        (["evaluate", "{model}", "--method", "snnc_fast"], "light or advanced"),
+        (["evaluate", "{model}", "--method", "rmp", "--calibration", "0"], "calibration"),
         (["evaluate", "{model}", "--data", "cifar10", "--root", "{tmp}"], "cifar-10-batches-bin"),
         (["evaluate", "{model}", "--data", "faces"], "faces"),
         (["evaluate", "{model}", "--json", "{tmp}/no/such/file.json"], "its folder does not exist"),

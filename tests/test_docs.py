@@ -46,6 +46,7 @@ SMALLER = {
     "--epochs 20": "--epochs 1",
     "offspike evaluate mine": "offspike evaluate --limit 60 --method cos mine",
     "offspike evaluate runs": "offspike evaluate --limit 60 runs",
+    "--steps 16 --method all": "--steps 4 --method all",
     "offspike analyze": "offspike analyze --limit 60",
     "offspike bench vgg16 --steps 16 --rho 4 --batch 500": "offspike bench small --steps 2 --rho 2 --batch 2",
 }

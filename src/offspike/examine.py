@@ -13,6 +13,7 @@ from offspike import distributed
 from offspike.answers import Answers
 from offspike.closeup import CloseUp, close_up
 from offspike.convert import convert
+from offspike.corrections import Progress as Corrected
 from offspike.energy import energy
 from offspike.evaluate import Progress, evaluate
 from offspike.experiment import Batches
@@ -46,11 +47,15 @@ def examine(
 ) -> Findings:
     """Evaluate ``ann`` under each method of the ``line`` over ``count`` samples; several processes merge their sums.
 
+    ``calibration`` is a list of batches for the methods that take thresholds or corrections from data.
     ``with_energy`` meters what each method spends, ``with_answers`` keeps answers sample by sample (for early exit,
     confusions, differences), ``with_layers`` judges offset spikes and looks closely at one sample.
     """
     found = Findings(classes=classes)
-    networks = {name: convert(ann, method, calibration=calibration) for name, method in line.items()}
+    networks = {
+        name: convert(ann, method, calibration=calibration, progress=_layers_of(progress, name))
+        for name, method in line.items()
+    }
     until = max(1, *(min(method.rho, steps) for method in line.values()))
     for name, snn in networks.items():
         seen = Answers(until, first=distributed.rank(), stride=distributed.world_size())
@@ -67,6 +72,19 @@ def examine(
         name = found.focus(networks)
         found.close_up = look_closely(networks[name], batches, name=name, steps=steps, reference=ann)
     return found
+
+
+def _layers_of(progress: Bar, name: str) -> Corrected:
+    """A bar for each correction of a conversion, which tells of its layers one by one."""
+    bar: Progress = _no_bar("", 0)
+
+    def tell(what: str, done: int, total: int) -> None:
+        nonlocal bar
+        if done == 1:
+            bar = progress(f"{name}, {what} of layers", total)
+        bar(1)
+
+    return tell
 
 
 def _meter(

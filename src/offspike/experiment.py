@@ -11,35 +11,52 @@ import torch
 from torch import Tensor, nn
 
 from offspike import methods
-from offspike.activations import QCFS
+from offspike.activations import QCFS, Activation, Rectifier
 from offspike.convert import convert
 from offspike.evaluate import Progress, evaluate
-from offspike.methods import Method, Schedule
+from offspike.methods import LEARNED, METHODS, Method, Schedule
+from offspike.prepare import prepare
 from offspike.record import LayerRecord, record
 from offspike.report import Report
+from offspike.thresholds import Rule
 
-__all__ = ["analyse", "compare", "levels_of", "line_up", "named", "provenance", "readouts"]
+__all__ = [
+    "NAMES", "analyse", "compare", "has_thresholds", "levels_of", "line_up", "named", "provenance", "readouts",
+    "rectified",
+]  # fmt: skip
+
+NAMES = (*(name for name in METHODS if name != "snnc"), "snnc_light", "snnc_advanced")  # every method of the tables
 
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]  # called once for each method
 
 
-def line_up(rho: int, *, schedule: Schedule = "layerwise") -> dict[str, Method]:
+def line_up(rho: int, *, schedule: Schedule = "layerwise", threshold: Rule = LEARNED) -> dict[str, Method]:
     """The paper's methods and the exact one, by the names that tables print."""
     return {
-        "θ/2 (QCFS)": methods.qcfs(),
-        "light": methods.cos_light(rho, schedule=schedule),
-        "COS": methods.cos(rho, schedule=schedule),
-        "exact": methods.exact(rho, schedule=schedule),
+        "θ/2 (QCFS)": methods.qcfs(threshold=threshold),
+        "light": methods.cos_light(rho, schedule=schedule, threshold=threshold),
+        "COS": methods.cos(rho, schedule=schedule, threshold=threshold),
+        "exact": methods.exact(rho, schedule=schedule, threshold=threshold),
     }
 
 
-def named(name: str, *, rho: int, steps: int, schedule: Schedule = "layerwise") -> Method:
-    """A method by its name, ρ and T put where it wants them: ρ is SRP's τ, and SNNC is made for one T."""
+def named(
+    name: str, *, rho: int, steps: int, schedule: Schedule = "layerwise", threshold: Rule = LEARNED
+) -> Method:  # fmt: skip
+    """A method by its name, ρ and T put where it wants them: ρ is SRP's τ, and SNNC is made for one T.
+
+    ``threshold`` is for the methods that have no rule of their own. SNNC's pipelines are ``snnc_light`` (or ``snnc``)
+    and ``snnc_advanced``.
+    """
     options: dict[str, dict[str, Any]] = {
-        **{key: {"rho": rho, "schedule": schedule} for key in ("cos", "cos_light", "exact")},
-        "srp": {"tau": rho},
+        **{key: {"rho": rho, "schedule": schedule, "threshold": threshold} for key in ("cos", "cos_light", "exact")},
+        "qcfs": {"threshold": threshold},
+        "srp": {"tau": rho, "threshold": threshold},
         "snnc": {"steps": steps},
     }
+    family, _, pipeline = name.partition("_")
+    if family == "snnc" and pipeline:
+        return methods.snnc(steps, pipeline=pipeline)  # type: ignore[arg-type]  # it says what it does not know
     return methods.by_name(name, **options.get(name, {}))
 
 
@@ -65,9 +82,10 @@ def compare(
 
 
 def analyse(ann: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], method: Method, *, steps: int,
+            calibration: Sequence[Tensor] | None = None,
             progress: Progress | None = None) -> dict[str, LayerRecord]:  # fmt: skip
     """Offset spikes of every layer over these batches."""
-    snn = convert(ann, method)
+    snn = convert(ann, method, calibration=calibration)
     with record(snn, reference=ann) as records:
         for x, labels in batches:
             snn(x, steps)
@@ -76,6 +94,24 @@ def analyse(ann: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], method: Me
     if not next(iter(records.values())).constrained.total:
         raise ValueError("the data loader is empty: there is nothing to analyse")
     return records
+
+
+def rectified(ann: nn.Module, shape: Sequence[int]) -> nn.Module:
+    """A network of plain ReLUs as one that ``convert`` takes; it computes the same. Any other is left as it is.
+
+    ``shape`` is that of one input.
+    """
+    if any(isinstance(module, Activation) for module in ann.modules()):
+        return ann
+    made = prepare(ann, Rectifier(), example=torch.zeros(1, *shape), pool="gate").eval()
+    if hasattr(ann, "preprocess"):
+        made.preprocess = ann.preprocess
+    return made
+
+
+def has_thresholds(ann: nn.Module) -> bool:
+    """Whether every activation was trained with a threshold λ; a ReLU was not."""
+    return all(bool(module.lam.isfinite().all()) for module in ann.modules() if isinstance(module, Activation))
 
 
 def levels_of(ann: nn.Module) -> int:

@@ -23,7 +23,10 @@ Model = Annotated[str, typer.Argument(help="A file written by osp.save, or a nam
 Data = Annotated[str, typer.Option(help="Data set: digits (built in), cifar10, …")]
 Root = Annotated[Path, typer.Option(help="The folder that holds data sets.")]
 Steps = Annotated[int, typer.Option(min=1, help="Time-steps T.")]
-Rho = Annotated[int | None, typer.Option(min=1, help="Steps listened to, ρ. Default: the network's levels L.")]
+Rho = Annotated[
+    int | None, typer.Option(min=1, help="Steps listened to, ρ. Default: the network's levels L; T for ReLUs.")
+]
+Calibration = Annotated[int, typer.Option(min=1, help="Training images for methods that take θ from data.")]
 Batch = Annotated[int, typer.Option(min=1, help="Images at a time.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first images of the test set.")]
 Causal = Annotated[bool, typer.Option("--causal", help="Network-wide phase 1 instead of layer by layer.")]
@@ -35,8 +38,8 @@ def show_reports(reports: dict[str, Any]) -> None:
 
     first = next(iter(reports.values()))
     at = min(max(1, *(report.method.rho for report in reports.values())), first.steps)
-    table = Table(title=_headline(first), box=box.SIMPLE_HEAD, padding=(0, 1))
-    for heading in ("method", "ρ", *(f"T={t}" for t in readouts(first.steps)), f"ticks, T={at}", "spikes"):
+    table = Table(title=_headline(first), box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
+    for heading in ("method", "ρ", *(f"T={t}" for t in readouts(first.steps)), "ticks", "spikes"):
         table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
     for name, report in reports.items():
         cells = [f"{100 * report.accuracy[t - 1]:.2f}" for t in readouts(report.steps)]

@@ -12,16 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from offspike import catalogue, datasets
-from offspike.activations import Activation, Rectifier
 from offspike.checkpoint import load
 from offspike.convert import convert
 from offspike.energy import COUNTS, energies
 from offspike.evaluate import evaluate
-from offspike.experiment import analyse
+from offspike.experiment import analyse, rectified
 from offspike.network import SpikingNetwork
 from offspike.paper.cells import Cell
 from offspike.plan import Precision
-from offspike.prepare import prepare
 
 __all__ = ["Bench", "MissingCheckpoint"]
 
@@ -75,7 +73,7 @@ class Bench:
 
     def measure(self, cell: Cell, progress: Progress) -> Any:
         """The raw sums of a cell, ready for JSON."""
-        ann = _network(self.path(cell.network), self.device)
+        ann = _network(self.path(cell.network), self.device, _read(self.data, self.root, "test").shape)
         ann = ann.double() if cell.double else ann.float()
         batches = self._batches(ann, cell)
         if cell.measure == "offsets":
@@ -144,15 +142,9 @@ def _read(name: str, root: Path, split: str) -> datasets.Dataset:
 
 
 @lru_cache(maxsize=1)
-def _network(path: Path, device: str) -> nn.Module:
-    """The ANN; plain ReLUs become activations that a spiking layer can stand for."""
+def _network(path: Path, device: str, shape: tuple[int, ...]) -> nn.Module:
+    """The ANN, ready to be converted."""
     ann: nn.Module = load(path)
     if isinstance(ann, SpikingNetwork):
         raise ValueError(f"{path} holds a spiking network; its ANN is needed")
-    if not any(isinstance(module, Activation) for module in ann.modules()):
-        shape = getattr(ann, "input_shape", None) or (3, 32, 32)
-        preprocess = getattr(ann, "preprocess", None)
-        ann = prepare(ann, Rectifier(), example=torch.zeros(1, *shape)).eval()
-        if preprocess is not None:
-            ann.preprocess = preprocess
-    return ann.to(device)
+    return rectified(ann, shape).to(device)
