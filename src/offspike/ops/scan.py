@@ -71,14 +71,15 @@ def calibrate_and_fire(
         current += HELD * neurons
         if beside is not None:
             beside += HELD * neurons
-        for _ in range((steps - HELD) // UNROLL):
-            ahead = fetch(current, beside, scale, shift, inside, zero, neurons, UNROLL)
-            for t in tl.static_range(UNROLL):
-                v = _fire(ahead[t], each, v, out, exists, UNIT, POOL)
-                out += outputs
-            current += UNROLL * neurons
-            if beside is not None:
-                beside += UNROLL * neurons
+        if UNROLL:  # compiled in only where it runs: what it holds would cost all others their registers
+            for _ in range((steps - HELD) // UNROLL):
+                ahead = fetch(current, beside, scale, shift, inside, zero, neurons, UNROLL)
+                for t in tl.static_range(UNROLL):
+                    v = _fire(ahead[t], each, v, out, exists, UNIT, POOL)
+                    out += outputs
+                current += UNROLL * neurons
+                if beside is not None:
+                    beside += UNROLL * neurons
         if REST:
             ahead = fetch(current, beside, scale, shift, inside, zero, neurons, REST)
             for t in tl.static_range(REST):
