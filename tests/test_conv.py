@@ -56,22 +56,24 @@ def size_of(size):
     return (size, size + 3) if size > 1 else (1, 1)
 
 
-def both(conv, policy, spikes, weight, theta, *, stride=1, scale=None, beside=None, gain=None, bias=None, tile=None):
+def both(
+    conv, policy, spikes, weight, theta, *, stride=1, scale=None, beside=None, gain=None, bias=None, **options
+):  # fmt: skip
     """What the kernel says, and convolution, policy and neuron one after the other."""
     current = reference.convolve(spikes, weight, stride=stride, scale=scale).permute(0, 1, 4, 2, 3)
     drive = fused.Drive(
         current, len(spikes), gain=gain, unit=True,
         beside=None if beside is None else beside.permute(0, 1, 4, 2, 3),
-        bias=None if bias is None else bias.view(-1, 1, 1),
+        bias=None if bias is None else bias.view(-1, 1, 1), pool=options.get("pool", False),
     )  # fmt: skip
     wanted, _ = fused.run(drive, theta, policy=policy)
     rule = fused._rule(policy)
     phase = fused._phases(fused.ops.flatten(current, theta), current) if rule["rule"] == "exact-even" else None
     got = conv.conv_and_fire(
         spikes, weight, theta.reshape(1), rule["rule"], iterations=rule["iterations"], eps=rule["eps"], stride=stride,
-        scale=scale, beside=beside, gain=gain, bias=bias, phase=phase, tile=tile,
+        scale=scale, beside=beside, gain=gain, bias=bias, phase=phase, **options,
     )  # fmt: skip
-    assert got.dtype == spikes.dtype
+    assert got.dtype == options.get("dtype", spikes.dtype)
     return got.float(), wanted.permute(0, 1, 3, 4, 2)
 
 
@@ -133,7 +135,17 @@ def test_shortcut_bias_and_scale(conv, shortcut, name):
     assert not torch.equal(got, plain)
 
 
-@pytest.mark.parametrize("tile", [(4, 128, 64, 3, 8), (8, 64, 128, 2, 1), (4, 32, 32, 4, 2)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float32], ids=str)
+@pytest.mark.parametrize("steps", [1, 4, 8])
+def test_pooled(conv, steps, dtype):
+    """Windows of 2x2: their sums in int8, their means elsewhere."""
+    spikes, weight = layer(steps, 3, 5, 32, 48, 3)
+    spikes = spikes[:, :, :4, :6]
+    got, wanted = both(conv, Exact(steps), spikes, weight, number(256.0), pool=True, dtype=dtype)
+    assert torch.equal(got * (0.25 if dtype == torch.int8 else 1), wanted)
+
+
+@pytest.mark.parametrize("tile", [(4, 128, 64, 3, 8), (8, 64, 128, 2, 1), (4, 32, 32, 4, 2, True)], ids=str)
 def test_tiles_make_no_difference(conv, tile):
     spikes, weight = layer(4, 1, 9, 64, 128, 3)
     got, wanted = both(conv, Exact(4), spikes, weight, number(256.0), tile=conv.Tile(*tile))

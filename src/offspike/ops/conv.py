@@ -27,6 +27,7 @@ class Tile(NamedTuple):
     depth: int
     stages: int
     parts: int  # slices of the output's channels that fire one after the other
+    near: bool = False  # spikes through the L1 cache
 
     def pixels(self, steps: int) -> int:
         """Of the output: a warp's 16 rows are two steps of 8 pixels."""
@@ -51,20 +52,25 @@ def conv_and_fire(
     bias: Tensor | None = None,
     phase: Tensor | None = None,
     dtype: torch.dtype | None = None,
+    pool: bool = False,
     tile: Tile | None = None,
 ) -> Tensor:
     """Spikes ``[T, B, H', W', O]`` of IF neurons that listen to all T steps and start by ``rule``, see `fused.py`.
 
     ``spikes [T, B, H, W, C]`` are 0 or 1, int8 or in the dtype of ``weight [O, k, k, C]``, which is one of WEIGHTS; k
-    is odd, and the image is padded by k // 2. ``I(t) = scale·Σ + gain·beside(t) + bias``, float32: ``scale`` and ``bias`` are
-    ``[O]``, ``gain`` and ``theta`` one number, ``beside`` is like the output, ``phase [H'·W'·O]`` is for
-    ``"exact-even"``. Spikes leave as 0 and 1 in ``dtype`` (None: as they came).
+    is odd, and images are padded by k // 2. ``I(t) = scale·Σ + gain·beside(t) + bias``, in float32: ``scale`` and
+    ``bias`` are ``[O]``, ``gain`` and ``theta`` one number, ``beside`` is like the output; ``phase [H'·W'·O]`` is for
+    ``"exact-even"``. Spikes leave as 0 and 1 in ``dtype`` (None: as they came). ``pool`` averages them over windows of
+    2x2; int8 gets the sums, 0 to 4, which int8 weights take as well.
     """
     steps, batch, height, width, channels = spikes.shape
     outputs, kernel = weight.shape[:2]
     _check(spikes, weight, rule, phase)
-    rows, columns = ((size + 2 * (kernel // 2) - kernel) // stride + 1 for size in (height, width))
-    out = torch.empty((steps, batch, rows, columns, outputs), dtype=dtype or spikes.dtype, device=spikes.device)
+    rows, columns = ((size - 1) // stride + 1 for size in (height, width))
+    if pool and (rows % 2 or columns % 2):
+        raise ValueError(f"windows of 2x2 do not fit {rows}x{columns} pixels")
+    sizes = (rows // 2, columns // 2) if pool else (rows, columns)
+    out = torch.empty((steps, batch, *sizes, outputs), dtype=dtype or spikes.dtype, device=spikes.device)
     if out.numel() == 0:
         return out
     tile = _fitted(tile or next(tile for most, tile in TILES.items() if steps <= most), outputs, channels)
@@ -74,7 +80,7 @@ def conv_and_fire(
         "T": steps, "SLOTS": triton.next_power_of_2(steps), "KERNEL": kernel, "STRIDE": stride,
         "NAME": name, "VARIANT": variant, "ITERATIONS": iterations, "EPS": eps, "SHARE": 1 / steps,
         "FULL": outputs % tile.channels == 0 and channels % tile.depth == 0,
-        "M": pixels, "N": tile.channels, "K": tile.depth, "PARTS": tile.parts,
+        "POOL": pool, "NEAR": tile.near, "M": pixels, "N": tile.channels, "K": tile.depth, "PARTS": tile.parts,
         "num_warps": tile.warps, "num_stages": tile.stages, "enable_fp_fusion": False,
     }  # fmt: skip
     given = (spikes, weight, scale, beside, gain, bias, phase, theta, out)

@@ -60,5 +60,6 @@ def convolve(spikes: Tensor, weight: Tensor, *, stride: int = 1, scale: Tensor |
     """
     x = spikes.flatten(0, 1).permute(0, 3, 1, 2).double()
     y = F.conv2d(x, weight.permute(0, 3, 1, 2).double(), stride=stride, padding=weight.shape[1] // 2)
-    current = y.permute(0, 2, 3, 1).float().unflatten(0, spikes.shape[:2])
+    y = y.permute(0, 2, 3, 1).float()
+    current = y.reshape(*spikes.shape[:2], *y.shape[1:])
     return current if scale is None else current * scale

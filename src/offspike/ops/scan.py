@@ -7,7 +7,7 @@ Loads of several steps are issued before the first is used: the compiler may not
 import triton
 import triton.language as tl
 
-from offspike.ops.device import channel, current_at, divide, fetch, step, window
+from offspike.ops.device import channel, current_at, divide, fetch, plus, step, window
 from offspike.ops.tables import interval, phase_of, place, spread
 
 __all__ = ["calibrate_and_fire", "chosen", "probe"]
@@ -139,12 +139,6 @@ def probe(
 
 
 @triton.jit
-def _plus(a, b):
-    # Triton's own sum is compiled when Triton is imported, be it interpreted later or not.
-    return a + b
-
-
-@triton.jit
 def _fire(i, theta, v, out, exists, UNIT: tl.constexpr, POOL: tl.constexpr):
     """A step, its spikes to ``out``: v."""
     s, v = step(i, theta, v)
@@ -152,7 +146,7 @@ def _fire(i, theta, v, out, exists, UNIT: tl.constexpr, POOL: tl.constexpr):
     if not UNIT:
         spikes = tl.where(s, theta, 0.0)
     if POOL:
-        spikes = tl.reduce(spikes, 0, _plus) * 0.25
+        spikes = tl.reduce(spikes, 0, plus) * 0.25
     tl.store(out, spikes.to(out.dtype.element_ty), mask=exists)
     return v
 

@@ -10,7 +10,7 @@ potentials need registers too.
 import triton
 import triton.language as tl
 
-from offspike.ops.device import step
+from offspike.ops.device import plus, step
 from offspike.ops.scan import chosen
 
 __all__ = ["conv_and_fire"]
@@ -22,50 +22,51 @@ def conv_and_fire(
     batch, height, width, channels, rows, columns, outputs,
     T: tl.constexpr, SLOTS: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr, NAME: tl.constexpr,
     VARIANT: tl.constexpr, ITERATIONS: tl.constexpr, EPS: tl.constexpr, SHARE: tl.constexpr, FULL: tl.constexpr,
-    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
+    POOL: tl.constexpr, NEAR: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """``spikes [T, B, H, W, C]``, ``weight [O, k, k, C]`` -> ``out [T, B, H', W', O]``; FULL: N divides O, K divides C.
 
-    SLOTS is the power of two that T fits in.
+    SLOTS is the power of two that T fits in. POOL: four pixels in turn are a window of 2x2, whose spikes are counted.
+    NEAR: spikes are read through the L1 cache, which knows 8 bytes at a time only, but most taps have read them before.
     """
     tiles, pixels = (outputs + N - 1) // N, batch * rows * columns
     here = tl.program_id(0) // tiles * M  # programs that follow each other share pixels, which stay in the cache
     start = tl.program_id(0) % tiles * N
     sums = _product(
         spikes, weight, here, start, batch, height, width, channels, rows, columns, outputs,
-        T, SLOTS, KERNEL, STRIDE, FULL, M, N, K,
+        T, SLOTS, KERNEL, STRIDE, FULL, POOL, NEAR, M, N, K,
     )  # fmt: skip
     pieces = _apart(sums, SLOTS, M, N, PARTS)
     each, pixel = tl.load(theta), here + tl.arange(0, M)
+    sample, y, x = _place(pixel, rows, columns, POOL)
     size = tl.full((), 1, tl.int64) * pixels * outputs  # 64 bits: there may be more than 2³¹ elements
     codes: tl.tuple = ()
     for part in tl.static_range(PARTS):
         o = start + part * (N // PARTS) + tl.arange(0, N // PARTS)
         inside = (pixel < pixels)[:, None] & (o < outputs)[None, :]
-        at = pixel.to(tl.int64)[:, None] * outputs + o[None, :]
+        at = ((sample.to(tl.int64) * rows + y) * columns + x)[:, None] * outputs + o[None, :]
         held: tl.tuple = ()
         for t in tl.static_range(T):
             total = pieces[t * PARTS + part]
             held += (_current(total, scale, beside, gain, bias, at + t * size, o, inside, outputs),)
         u = None
         if phase is not None:
-            u = tl.load(phase + (pixel % (rows * columns))[:, None] * outputs + o[None, :], mask=inside, other=0.0)
+            u = tl.load(phase + (y * columns + x)[:, None] * outputs + o[None, :], mask=inside, other=0.0)
         v = chosen(held, None, None, None, None, inside, each, 0, u, NAME, VARIANT, T, ITERATIONS, EPS, SHARE, T, False)
-        codes += (_fired(held, each, v, T),)
-    _write(_together(codes, M, N, PARTS), out, pixel, start, pixels, outputs, size, T, N)
+        codes += (_fired(held, each, v, T, 4 if POOL else 1),)
+    _write(_together(codes, M, N, PARTS), out, here, start, pixels, outputs, size, T, POOL, M, N)
 
 
 @triton.jit
 def _product(
     spikes, weight, here, start, batch, height, width, channels, rows, columns, outputs,
     T: tl.constexpr, SLOTS: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr, FULL: tl.constexpr,
-    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    POOL: tl.constexpr, NEAR: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """The sums ``[SLOTS·M, N]``: K channels at a time, tap by tap."""
     t, pixel = _step_and_pixel(SLOTS, M)
-    pixel += here
-    place, sample = pixel % (rows * columns), pixel // (rows * columns)
-    y, x = place // columns * STRIDE - KERNEL // 2, place % columns * STRIDE - KERNEL // 2
+    sample, y, x = _place(here + pixel, rows, columns, POOL)
+    y, x = y * STRIDE - KERNEL // 2, x * STRIDE - KERNEL // 2
     exists = (sample < batch) & (t < T)
     # What lies outside of the image is never read.
     first_row = (t * batch + sample).to(tl.int64) * height + y
@@ -84,9 +85,23 @@ def _product(
             inside = inside & (c < channels - first)[None, :]
             known = (c < channels - first)[:, None] & (o < outputs)[None, :]
             w = tl.load(weight + (tap * channels + first), mask=known, other=0)
-        s = tl.load(spikes + ((dy * width + dx) * channels + first), mask=inside, other=0)
+        seen = spikes + ((dy * width + dx) * channels + first)
+        if NEAR:
+            seen = tl.max_contiguous(seen, [1, 64 // spikes.dtype.element_ty.primitive_bitwidth])
+        s = tl.load(seen, mask=inside, other=0)
         sums = tl.dot(_as(s, w.dtype), w, sums, out_dtype=sums.dtype)
     return sums
+
+
+@triton.jit
+def _place(pixel, rows, columns, POOL: tl.constexpr):
+    """Sample, row and column of an output."""
+    y, x = pixel // columns % rows, pixel % columns
+    if POOL:
+        window, member = pixel // 4, pixel % 4
+        y = window // (columns // 2) % (rows // 2) * 2 + member // 2
+        x = window % (columns // 2) * 2 + member % 2
+    return pixel // (rows * columns), y, x
 
 
 @triton.jit
@@ -145,9 +160,9 @@ def _as(s, DTYPE: tl.constexpr):
     """Spikes, 0 or 1, in another dtype; 16-bit numbers are made by their bits, which is faster than by value."""
     if s.dtype == DTYPE:
         return s
-    elif DTYPE == tl.bfloat16:
+    elif tl.bfloat16 == DTYPE:
         return (s.to(tl.int16) * 0x3F80).to(tl.bfloat16, bitcast=True)
-    elif DTYPE == tl.float16:
+    elif tl.float16 == DTYPE:
         return (s.to(tl.int16) * 0x3C00).to(tl.float16, bitcast=True)
     else:
         return s.to(DTYPE)
@@ -167,12 +182,12 @@ def _current(total, scale, beside, gain, bias, at, o, inside, outputs):
 
 
 @triton.jit
-def _fired(held, theta, v, T: tl.constexpr):
-    """All spikes of a neuron as one number: bit t is step t."""
+def _fired(held, theta, v, T: tl.constexpr, BITS: tl.constexpr):
+    """All spikes of a neuron as one number, BITS for each step."""
     code = tl.full(v.shape, 0, tl.int32)
     for t in tl.static_range(T):
         s, v = step(held[t], theta, v)
-        code = code | (s.to(tl.int32) << t)
+        code = code | (s.to(tl.int32) << (t * BITS))
     return code
 
 
@@ -197,9 +212,23 @@ def _joined(pieces, M: tl.constexpr, N: tl.constexpr, COUNT: tl.constexpr):
 
 
 @triton.jit
-def _write(code, out, pixel, start, pixels, outputs, size, T: tl.constexpr, N: tl.constexpr):
+def _write(
+    code, out, here, start, pixels, outputs, size, T: tl.constexpr, POOL: tl.constexpr, M: tl.constexpr,
+    N: tl.constexpr,
+):  # fmt: skip
+    """Spikes, or means of windows of them; as whole numbers, 0 to 4, if ``out`` holds such."""
+    if POOL:
+        code = tl.reduce(tl.reshape(code, (M // 4, 4, N)), 1, plus)  # all steps at once: 4 bits hold a count
+        here, pixels, size = here // 4, pixels // 4, size // 4
+    pixel = here + tl.arange(0, M // 4 if POOL else M)
     o = start + tl.arange(0, N)
     inside = (pixel < pixels)[:, None] & (o < outputs)[None, :]
     out += pixel.to(tl.int64)[:, None] * outputs + o[None, :]
     for t in tl.static_range(T):
-        tl.store(out + t * size, _as(code >> t & 1, out.dtype.element_ty), mask=inside)
+        if not POOL:
+            s = _as(code >> t & 1, out.dtype.element_ty)
+        elif out.dtype.element_ty == tl.int8:
+            s = (code >> (4 * t) & 15).to(tl.int8)
+        else:
+            s = ((code >> (4 * t) & 15).to(tl.float32) * 0.25).to(out.dtype.element_ty)
+        tl.store(out + t * size, s, mask=inside)
