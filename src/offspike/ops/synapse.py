@@ -16,7 +16,8 @@ from offspike.ops.scan import chosen
 __all__ = ["conv_and_fire"]
 
 
-@triton.jit
+# One kernel for images of any size: how they divide is of no use, how channels do is.
+@triton.jit(do_not_specialize=["batch", "height", "width", "rows", "columns"])
 def conv_and_fire(
     spikes, weight, scale, beside, gain, bias, phase, theta, out,
     batch, height, width, channels, rows, columns, outputs,
