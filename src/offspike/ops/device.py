@@ -8,7 +8,7 @@ the state's dtype; ``beside`` and ``bias`` may be None, and then cost nothing.
 import triton
 import triton.language as tl
 
-__all__ = ["channel", "current_at", "divide", "fetch", "step", "window"]
+__all__ = ["channel", "current_at", "divide", "fetch", "plus", "step", "window"]
 
 
 @triton.jit
@@ -60,6 +60,12 @@ def step(i, theta, v):
     m = v + i
     s = m >= theta
     return s, tl.where(s, m - theta, m)
+
+
+@triton.jit
+def plus(a, b):
+    """For ``tl.reduce``: Triton's own sum is compiled when Triton is imported, be it interpreted later or not."""
+    return a + b
 
 
 @triton.jit

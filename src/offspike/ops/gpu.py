@@ -65,13 +65,13 @@ def calibrate_and_fire(
     v_end = _empty(theta, (neurons if keep else 0,))
     name, _, variant = rule.partition("-")
     held = rho if name != "given" and rho <= HELD and not steady else 0
-    unroll = UNROLL // 2 if pool else UNROLL
+    later, unroll = steps - held, UNROLL // 2 if pool else UNROLL
     # Compiled in: as a run-time argument a Python float would be rounded to float32 even for a float64 state.
     constants: dict[str, Any] = {
         "NAME": name, "VARIANT": variant, "RHO": rho, "ITERATIONS": iterations, "EPS": eps, "SHARE": 1 / max(rho, 1),
         "THETA": _stride(theta), "V0": 0 if v0 is None else _stride(v0),
         "BIAS": _bias(bias, inner),
-        "HELD": held, "STEADY": steady, "UNROLL": unroll, "REST": (steps - held) % unroll,
+        "HELD": held, "STEADY": steady, "UNROLL": unroll if later >= unroll else 0, "REST": later % unroll,
         "UNIT": unit, "KEEP": keep, "POOL": pool, "WIDTH": width,
     }  # fmt: skip
     given = (current, beside, gain, bias, phase, theta, v0, out, v_end)

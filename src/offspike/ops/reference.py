@@ -5,9 +5,10 @@ same bits.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["fire", "fire_signed", "probe"]
+__all__ = ["convolve", "fire", "fire_signed", "probe"]
 
 
 def fire(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,3 +51,15 @@ def probe(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor, T
         low = torch.where(s, torch.minimum(low, v), low)
         high = torch.where(s, high, torch.maximum(high, v))
     return count, v, low, high
+
+
+def convolve(spikes: Tensor, weight: Tensor, *, stride: int = 1, scale: Tensor | None = None) -> Tensor:
+    """``spikes [T, B, H, W, C]``, ``weight [O, k, k, C]`` -> currents ``[T, B, H', W', O]``, padded by k // 2.
+
+    Sums are exact where they fit 53 bits, and rounded once, to float32; then each channel is multiplied with its scale.
+    """
+    x = spikes.flatten(0, 1).permute(0, 3, 1, 2).double()
+    y = F.conv2d(x, weight.permute(0, 3, 1, 2).double(), stride=stride, padding=weight.shape[1] // 2)
+    y = y.permute(0, 2, 3, 1).float()
+    current = y.reshape(*spikes.shape[:2], *y.shape[1:])
+    return current if scale is None else current * scale

@@ -7,10 +7,10 @@ Loads of several steps are issued before the first is used: the compiler may not
 import triton
 import triton.language as tl
 
-from offspike.ops.device import channel, current_at, divide, fetch, step, window
+from offspike.ops.device import channel, current_at, divide, fetch, plus, step, window
 from offspike.ops.tables import interval, phase_of, place, spread
 
-__all__ = ["calibrate_and_fire", "probe"]
+__all__ = ["calibrate_and_fire", "chosen", "probe"]
 
 
 @triton.jit
@@ -51,44 +51,14 @@ def calibrate_and_fire(
         held = fetch(current, beside, scale, shift, inside, zero, neurons, HELD)
     if NAME == "given":
         v = tl.load(v0 + i * V0, mask=inside, other=0.0)
-    elif NAME == "residual":
-        v = zero + each * 0.5
-        _, v, _, _ = _listen(held, current, beside, scale, shift, inside, each, neurons, v, RHO, HELD, STEADY)
-    elif NAME == "shift":
-        v = zero + each * 0.5
-        for _ in range(ITERATIONS):
-            n, after, low, high = _listen(
-                held, current, beside, scale, shift, inside, each, neurons, v, RHO, HELD, STEADY
-            )
-            v = _shifted(n, after, low, high, v, each, VARIANT == "pin", RHO, EPS)
     else:
-        n, low, high = interval(held, current, beside, scale, shift, inside, each, neurons, RHO, HELD, STEADY)
-        first = held[0]
-        if not STEADY and not HELD:
-            first = current_at(current, beside, scale, shift, inside, zero)
-        if VARIANT == "even":
+        u = None
+        if NAME == "exact" and VARIANT == "even":
             u = phase_of(phase, start, sample, inside, zero, POOL, WIDTH, LARGE, BLOCK)
-            v = spread(
-                held,
-                current,
-                beside,
-                scale,
-                shift,
-                inside,
-                each,
-                neurons,
-                n,
-                low,
-                high,
-                u,
-                RHO,
-                EPS,
-                SHARE,
-                HELD,
-                STEADY,
-            )
-        else:
-            v = place(n, low, high, first, each, VARIANT, RHO, EPS, SHARE)
+        v = chosen(
+            held, current, beside, scale, shift, inside, each, neurons, u,
+            NAME, VARIANT, RHO, ITERATIONS, EPS, SHARE, HELD, STEADY,
+        )  # fmt: skip
     out += j
     if STEADY:
         for _ in range(steps):
@@ -101,14 +71,15 @@ def calibrate_and_fire(
         current += HELD * neurons
         if beside is not None:
             beside += HELD * neurons
-        for _ in range((steps - HELD) // UNROLL):
-            ahead = fetch(current, beside, scale, shift, inside, zero, neurons, UNROLL)
-            for t in tl.static_range(UNROLL):
-                v = _fire(ahead[t], each, v, out, exists, UNIT, POOL)
-                out += outputs
-            current += UNROLL * neurons
-            if beside is not None:
-                beside += UNROLL * neurons
+        if UNROLL:  # compiled in only where it runs: what it holds would cost all others their registers
+            for _ in range((steps - HELD) // UNROLL):
+                ahead = fetch(current, beside, scale, shift, inside, zero, neurons, UNROLL)
+                for t in tl.static_range(UNROLL):
+                    v = _fire(ahead[t], each, v, out, exists, UNIT, POOL)
+                    out += outputs
+                current += UNROLL * neurons
+                if beside is not None:
+                    beside += UNROLL * neurons
         if REST:
             ahead = fetch(current, beside, scale, shift, inside, zero, neurons, REST)
             for t in tl.static_range(REST):
@@ -116,6 +87,36 @@ def calibrate_and_fire(
                 out += outputs
     if KEEP:
         tl.store(v_end + i, v, mask=inside)
+
+
+@triton.jit
+def chosen(
+    held, row, beside, scale, shift, inside, theta, neurons, u, NAME: tl.constexpr, VARIANT: tl.constexpr,
+    RHO: tl.constexpr, ITERATIONS: tl.constexpr, EPS: tl.constexpr, SHARE: tl.constexpr, HELD: tl.constexpr,
+    STEADY: tl.constexpr,
+):  # fmt: skip
+    """v(0) by the rule NAME and VARIANT, for phases u where it wants them; with HELD nothing is read from memory."""
+    like = held[0]
+    v = tl.full(like.shape, 0.0, like.dtype) + theta * 0.5
+    if NAME == "residual":
+        _, v, _, _ = _listen(held, row, beside, scale, shift, inside, theta, neurons, v, RHO, HELD, STEADY)
+    elif NAME == "shift":
+        for _ in range(ITERATIONS):
+            n, after, low, high = _listen(held, row, beside, scale, shift, inside, theta, neurons, v, RHO, HELD, STEADY)
+            v = _shifted(n, after, low, high, v, theta, VARIANT == "pin", RHO, EPS)
+    else:
+        n, low, high = interval(held, row, beside, scale, shift, inside, theta, neurons, RHO, HELD, STEADY)
+        if VARIANT == "even":
+            v = spread(
+                held, row, beside, scale, shift, inside, theta, neurons, n, low, high, u,
+                RHO, EPS, SHARE, HELD, STEADY,
+            )  # fmt: skip
+        else:
+            first = like
+            if not STEADY and not HELD:
+                first = current_at(row, beside, scale, shift, inside, like)
+            v = place(n, low, high, first, theta, VARIANT, RHO, EPS, SHARE)
+    return v
 
 
 @triton.jit
@@ -138,12 +139,6 @@ def probe(
 
 
 @triton.jit
-def _plus(a, b):
-    # Triton's own sum is compiled when Triton is imported, be it interpreted later or not.
-    return a + b
-
-
-@triton.jit
 def _fire(i, theta, v, out, exists, UNIT: tl.constexpr, POOL: tl.constexpr):
     """A step, its spikes to ``out``: v."""
     s, v = step(i, theta, v)
@@ -151,7 +146,7 @@ def _fire(i, theta, v, out, exists, UNIT: tl.constexpr, POOL: tl.constexpr):
     if not UNIT:
         spikes = tl.where(s, theta, 0.0)
     if POOL:
-        spikes = tl.reduce(spikes, 0, _plus) * 0.25
+        spikes = tl.reduce(spikes, 0, plus) * 0.25
     tl.store(out, spikes.to(out.dtype.element_ty), mask=exists)
     return v
 

@@ -1,0 +1,235 @@
+"""What runs on the device (Triton) for a convolution and its neurons at once: spikes in, spikes out, nothing between.
+
+An implicit matrix product. A program has M pixels and N channels of the output; the rows of its matrix are these pixels
+at all T steps, so that a weight is read once for T steps and the currents never leave the registers. Rows are ordered
+such that a thread holds all steps of its neurons (see `_step_and_pixel`): taking them apart moves no data. Then the
+neurons listen, start and fire as in `scan.py`, PARTS slices of the channels one after the other, because tables and
+potentials need registers too.
+"""
+
+import triton
+import triton.language as tl
+
+from offspike.ops.device import plus, step
+from offspike.ops.scan import chosen
+
+__all__ = ["conv_and_fire"]
+
+
+# One kernel for images of any size: how they divide is of no use, how channels do is.
+@triton.jit(do_not_specialize=["batch", "height", "width", "rows", "columns"])
+def conv_and_fire(
+    spikes, weight, scale, beside, gain, bias, phase, theta, out,
+    batch, height, width, channels, rows, columns, outputs,
+    T: tl.constexpr, SLOTS: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr, NAME: tl.constexpr,
+    VARIANT: tl.constexpr, ITERATIONS: tl.constexpr, EPS: tl.constexpr, SHARE: tl.constexpr, FULL: tl.constexpr,
+    POOL: tl.constexpr, NEAR: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """``spikes [T, B, H, W, C]``, ``weight [O, k, k, C]`` -> ``out [T, B, H', W', O]``; FULL: N divides O, K divides C.
+
+    SLOTS is the power of two that T fits in. POOL: four pixels in turn are a window of 2x2, whose spikes are counted.
+    NEAR: spikes are read through the L1 cache, which knows 8 bytes at a time only, but most taps have read them before.
+    """
+    tiles, pixels = (outputs + N - 1) // N, batch * rows * columns
+    here = tl.program_id(0) // tiles * M  # programs that follow each other share pixels, which stay in the cache
+    start = tl.program_id(0) % tiles * N
+    sums = _product(
+        spikes, weight, here, start, batch, height, width, channels, rows, columns, outputs,
+        T, SLOTS, KERNEL, STRIDE, FULL, POOL, NEAR, M, N, K,
+    )  # fmt: skip
+    pieces = _apart(sums, SLOTS, M, N, PARTS)
+    each, pixel = tl.load(theta), here + tl.arange(0, M)
+    sample, y, x = _place(pixel, rows, columns, POOL)
+    size = tl.full((), 1, tl.int64) * pixels * outputs  # 64 bits: there may be more than 2³¹ elements
+    codes: tl.tuple = ()
+    for part in tl.static_range(PARTS):
+        o = start + part * (N // PARTS) + tl.arange(0, N // PARTS)
+        inside = (pixel < pixels)[:, None] & (o < outputs)[None, :]
+        at = ((sample.to(tl.int64) * rows + y) * columns + x)[:, None] * outputs + o[None, :]
+        held: tl.tuple = ()
+        for t in tl.static_range(T):
+            total = pieces[t * PARTS + part]
+            held += (_current(total, scale, beside, gain, bias, at + t * size, o, inside, outputs),)
+        u = None
+        if phase is not None:
+            u = tl.load(phase + (y * columns + x)[:, None] * outputs + o[None, :], mask=inside, other=0.0)
+        v = chosen(held, None, None, None, None, inside, each, 0, u, NAME, VARIANT, T, ITERATIONS, EPS, SHARE, T, False)
+        codes += (_fired(held, each, v, T, 4 if POOL else 1),)
+    _write(_together(codes, M, N, PARTS), out, here, start, pixels, outputs, size, T, POOL, M, N)
+
+
+@triton.jit
+def _product(
+    spikes, weight, here, start, batch, height, width, channels, rows, columns, outputs,
+    T: tl.constexpr, SLOTS: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr, FULL: tl.constexpr,
+    POOL: tl.constexpr, NEAR: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """The sums ``[SLOTS·M, N]``: K channels at a time, tap by tap."""
+    t, pixel = _step_and_pixel(SLOTS, M)
+    sample, y, x = _place(here + pixel, rows, columns, POOL)
+    y, x = y * STRIDE - KERNEL // 2, x * STRIDE - KERNEL // 2
+    exists = (sample < batch) & (t < T)
+    # What lies outside of the image is never read.
+    first_row = (t * batch + sample).to(tl.int64) * height + y
+    o, c = start + tl.arange(0, N), tl.arange(0, K)
+    spikes += ((first_row * width + x) * channels)[:, None] + c[None, :]
+    weight += (o * (KERNEL * KERNEL * channels))[None, :] + c[:, None]
+    sums = tl.full((SLOTS * M, N), 0, tl.int32 if weight.dtype.element_ty == tl.int8 else tl.float32)
+    taps: tl.constexpr = KERNEL * KERNEL
+    for k in range(taps * ((channels + K - 1) // K)):
+        first, tap = k // taps * K, k % taps
+        dy, dx = tap // KERNEL, tap % KERNEL
+        inside = (exists & (y + dy >= 0) & (y + dy < height) & (x + dx >= 0) & (x + dx < width))[:, None]
+        if FULL:
+            w = tl.load(weight + (tap * channels + first))
+        else:
+            inside = inside & (c < channels - first)[None, :]
+            known = (c < channels - first)[:, None] & (o < outputs)[None, :]
+            w = tl.load(weight + (tap * channels + first), mask=known, other=0)
+        seen = spikes + ((dy * width + dx) * channels + first)
+        if NEAR:
+            seen = tl.max_contiguous(seen, [1, 64 // spikes.dtype.element_ty.primitive_bitwidth])
+        s = tl.load(seen, mask=inside, other=0)
+        sums = tl.dot(_as(s, w.dtype), w, sums, out_dtype=sums.dtype)
+    return sums
+
+
+@triton.jit
+def _place(pixel, rows, columns, POOL: tl.constexpr):
+    """Sample, row and column of an output."""
+    y, x = pixel // columns % rows, pixel % columns
+    if POOL:
+        window, member = pixel // 4, pixel % 4
+        y = window // (columns // 2) % (rows // 2) * 2 + member // 2
+        x = window % (columns // 2) * 2 + member % 2
+    return pixel // (rows * columns), y, x
+
+
+@triton.jit
+def _step_and_pixel(SLOTS: tl.constexpr, M: tl.constexpr):
+    """Which step and which of M pixels each row of the matrix is.
+
+    A warp's rows are 16, a thread's 2, which lie 8 apart; with 8 rows a warp for M, these two are steps t and t + 1
+    of a pixel (t even), and the other steps follow M·2 rows further on.
+    """
+    r = tl.arange(0, SLOTS * M)
+    t, pixel = r // M, r % M
+    if SLOTS > 1:
+        t, pixel = r // (2 * M) * 2 + r // 8 % 2, r % (2 * M) // 16 * 8 + r % 8
+    return t, pixel
+
+
+@triton.jit
+def _apart(sums, SLOTS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PARTS: tl.constexpr):
+    """The sums as pieces ``[M, N / PARTS]``: step by step, PARTS of each from the left."""
+    pieces: tl.tuple = (sums,)
+    if SLOTS > 1:
+        even, odd = tl.split(tl.permute(tl.reshape(sums, (SLOTS * M // 16, 2, 8, N)), (0, 2, 3, 1)))
+        pieces = (tl.reshape(even, (SLOTS * M // 2, N)), tl.reshape(odd, (SLOTS * M // 2, N)))
+    if SLOTS > 2:
+        pieces = _halved(pieces, SLOTS // 2 * M, N, True, 2)
+    if SLOTS > 4:
+        pieces = _halved(pieces, SLOTS // 4 * M, N, True, 4)
+    ordered: tl.tuple = ()
+    for t in tl.static_range(SLOTS):
+        ordered += (pieces[t % 2 * (SLOTS // 2) + t // 2],)
+    pieces = ordered
+    if PARTS > 1:
+        pieces = _halved(pieces, M, N, False, SLOTS)
+    if PARTS > 2:
+        pieces = _halved(pieces, M, N // 2, False, SLOTS * 2)
+    if PARTS > 4:
+        pieces = _halved(pieces, M, N // 4, False, SLOTS * 4)
+    return pieces
+
+
+@triton.jit
+def _halved(pieces, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ACROSS: tl.constexpr, COUNT: tl.constexpr):
+    """Each piece in two: upper and lower half (ACROSS), or left and right one."""
+    finer: tl.tuple = ()
+    for i in tl.static_range(COUNT):
+        if ACROSS:
+            first, second = tl.split(tl.permute(tl.reshape(pieces[i], (2, ROWS // 2, COLUMNS)), (1, 2, 0)))
+        else:
+            first, second = tl.split(tl.permute(tl.reshape(pieces[i], (ROWS, 2, COLUMNS // 2)), (0, 2, 1)))
+        finer += (first, second)
+    return finer
+
+
+@triton.jit
+def _as(s, DTYPE: tl.constexpr):
+    """Spikes, 0 or 1, in another dtype; 16-bit numbers are made by their bits, which is faster than by value."""
+    if s.dtype == DTYPE:
+        return s
+    elif tl.bfloat16 == DTYPE:
+        return (s.to(tl.int16) * 0x3F80).to(tl.bfloat16, bitcast=True)
+    elif tl.float16 == DTYPE:
+        return (s.to(tl.int16) * 0x3C00).to(tl.float16, bitcast=True)
+    else:
+        return s.to(DTYPE)
+
+
+@triton.jit
+def _current(total, scale, beside, gain, bias, at, o, inside, outputs):
+    """``scale·sum + gain·beside + bias``, float32."""
+    i = total.to(tl.float32)
+    if scale is not None:
+        i = i * tl.load(scale + o, mask=o < outputs, other=0.0)[None, :]
+    if beside is not None:
+        i = i + tl.load(beside + at, mask=inside, other=0.0).to(tl.float32) * tl.load(gain)
+    if bias is not None:
+        i = i + tl.load(bias + o, mask=o < outputs, other=0.0)[None, :]
+    return i
+
+
+@triton.jit
+def _fired(held, theta, v, T: tl.constexpr, BITS: tl.constexpr):
+    """All spikes of a neuron as one number, BITS for each step."""
+    code = tl.full(v.shape, 0, tl.int32)
+    for t in tl.static_range(T):
+        s, v = step(held[t], theta, v)
+        code = code | (s.to(tl.int32) << (t * BITS))
+    return code
+
+
+@triton.jit
+def _together(codes, M: tl.constexpr, N: tl.constexpr, PARTS: tl.constexpr):
+    """The slices of the channels side by side again, ``[M, N]``: whole rows are written faster."""
+    if PARTS > 4:
+        codes = _joined(codes, M, N // 4, 4)
+    if PARTS > 2:
+        codes = _joined(codes, M, N // 2, 2)
+    if PARTS > 1:
+        codes = _joined(codes, M, N, 1)
+    return codes[0]
+
+
+@triton.jit
+def _joined(pieces, M: tl.constexpr, N: tl.constexpr, COUNT: tl.constexpr):
+    wider: tl.tuple = ()
+    for i in tl.static_range(COUNT):
+        wider += (tl.reshape(tl.permute(tl.join(pieces[2 * i], pieces[2 * i + 1]), (0, 2, 1)), (M, N)),)
+    return wider
+
+
+@triton.jit
+def _write(
+    code, out, here, start, pixels, outputs, size, T: tl.constexpr, POOL: tl.constexpr, M: tl.constexpr,
+    N: tl.constexpr,
+):  # fmt: skip
+    """Spikes, or means of windows of them; as whole numbers, 0 to 4, if ``out`` holds such."""
+    if POOL:
+        code = tl.reduce(tl.reshape(code, (M // 4, 4, N)), 1, plus)  # all steps at once: 4 bits hold a count
+        here, pixels, size = here // 4, pixels // 4, size // 4
+    pixel = here + tl.arange(0, M // 4 if POOL else M)
+    o = start + tl.arange(0, N)
+    inside = (pixel < pixels)[:, None] & (o < outputs)[None, :]
+    out += pixel.to(tl.int64)[:, None] * outputs + o[None, :]
+    for t in tl.static_range(T):
+        if not POOL:
+            s = _as(code >> t & 1, out.dtype.element_ty)
+        elif out.dtype.element_ty == tl.int8:
+            s = (code >> (4 * t) & 15).to(tl.int8)
+        else:
+            s = ((code >> (4 * t) & 15).to(tl.float32) * 0.25).to(out.dtype.element_ty)
+        tl.store(out + t * size, s, mask=inside)
