@@ -5,8 +5,8 @@ import torch
 
 import offspike as osp
 from exact import dyadic, dyadic_images
-from offspike.answers import Answers
 from offspike.exits import margins_for, stop
+from offspike.look.answers import Answers
 
 
 def batch(seed, count):

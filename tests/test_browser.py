@@ -10,8 +10,8 @@ import torch
 import offspike as osp
 from browser import CHROMIUM, WHY_NOT, browser
 from offspike import datasets
-from offspike.examine import examine
 from offspike.experiment import batched
+from offspike.look.examine import examine
 from offspike.page import write_page
 from screenshots import shoot
 from test_page_sections import HISTORY

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from torch import nn
 
 import offspike as osp
-from offspike.findings import Findings
+from offspike.look.findings import Findings
 from offspike.page import write_page
 from offspike.preprocess import Preprocess
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import offspike as osp
 from exact import dyadic, dyadic_images
-from offspike.closeup import close_up
+from offspike.look.closeup import close_up
 
 
 def network():

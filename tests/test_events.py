@@ -6,7 +6,8 @@ from torch import nn
 
 import offspike as osp
 from exact import dyadic, dyadic_images
-from offspike import events, rivals
+from offspike import rivals
+from offspike.fast import events
 
 kernel = pytest.importorskip("offspike.ops.events")
 

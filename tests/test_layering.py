@@ -6,24 +6,24 @@ from pathlib import Path
 import offspike
 
 ROWS = """
-equations clock distributed atomic preprocess storage catalogue fit timing pairs
+equations clock distributed atomic preprocess storage catalogue fit timing
 ops
 activations
 neurons initial leaves thresholds corrections
-fused events
+fused
 methods graph
 capture layers pooling
-inspection folding reading arithmetic
-plan replay
+inspection folding arithmetic
+fast
 schedules
 network latency datasets
 surgery report checkpoint energy exits
-answers closeup
-prepare convert record certificate pool_errors exchange
+prepare convert record pool_errors exchange
 evaluate zoo training train fixed
-findings figures page
+figures
 experiment doctor rivals bench
-examine paper
+look
+page paper
 demo
 cli
 __main__

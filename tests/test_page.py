@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from offspike import methods
-from offspike.findings import Findings
+from offspike.look.findings import Findings
 from offspike.page import write_page
 from offspike.record import LayerRecord
 from test_figures import judged, report

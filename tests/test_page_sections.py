@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from offspike import figures, methods
-from offspike.answers import Answers
 from offspike.arithmetic.integers import NeuronBound
 from offspike.arithmetic.reach import Sum
-from offspike.certificate import Certificate, LayerCertificate
 from offspike.energy import Energy
-from offspike.findings import Findings
+from offspike.fixed.certificate import Certificate, LayerCertificate
+from offspike.look.answers import Answers
+from offspike.look.findings import Findings
 from offspike.record import Judgement
 from test_figures import legend, lines, report
 from test_page import HOSTILE, build

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from offspike import pairs
+from offspike.fast import pairs
 
 
 @pytest.mark.parametrize("size", [(1, 2), (4, 6), (5, 8), (3, 7)])

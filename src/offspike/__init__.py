@@ -3,7 +3,6 @@
 from offspike import corrections, equations, exchange, initial, methods, neurons, ops, thresholds, zoo
 from offspike.activations import QCFS, ClippedReLU
 from offspike.activations import Rectifier as ReLU
-from offspike.certificate import Certificate
 from offspike.checkpoint import load, save
 from offspike.convert import convert
 from offspike.energy import CostModel, energy
@@ -13,6 +12,7 @@ from offspike.exchange.nir import from_nir, to_nir
 from offspike.exchange.onnx import to_onnx
 from offspike.exchange.spikingjelly import to_spikingjelly
 from offspike.exits import early_exit
+from offspike.fixed.certificate import Certificate
 from offspike.fixed.certify import certify, verify
 from offspike.fixed.snap import snap
 from offspike.fixed.tune import tune

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from offspike import rivals, timing, zoo
 from offspike.convert import convert
+from offspike.fast.plan import Precision
 from offspike.graph import Node
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
 from offspike.network import SpikingNetwork
-from offspike.plan import Precision
 from offspike.timing import Roofs
 
 __all__ = ["accuracy", "by_layer", "compare", "network", "save", "speed", "summary"]

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from offspike.activations import QCFS, Activation
 from offspike.capture import capture
 from offspike.corrections import Progress
+from offspike.fast.plan import Precision
 from offspike.folding import fold
 from offspike.layers import SpikingLayer
 from offspike.methods import LEARNED, Method
 from offspike.network import SpikingNetwork
-from offspike.plan import Precision
 from offspike.surgery import audit, refuse, replace
 from offspike.thresholds import measure
 

@@ -11,9 +11,9 @@ from offspike import datasets, zoo
 from offspike.activations import QCFS
 from offspike.checkpoint import load
 from offspike.evaluate import Progress
-from offspike.examine import examine
 from offspike.experiment import batched, compare, levels_of, line_up, provenance
-from offspike.findings import Findings
+from offspike.look.examine import examine
+from offspike.look.findings import Findings
 from offspike.report import Report
 from offspike.train import Recipe, train
 

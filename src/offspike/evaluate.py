@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from offspike.clock import active_clock
+from offspike.fast.plan import Precision, check_precision
 from offspike.fit import Fit
 from offspike.graph import map_values, values_in
 from offspike.layers import SpikingLayer
 from offspike.network import SpikingNetwork
-from offspike.plan import Precision, check_precision
 from offspike.report import Report
 from offspike.schedules import Listen
 

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from offspike import schedules
 from offspike.capture import capture
 from offspike.clock import Clock, Phase
+from offspike.fast.plan import Plan, Precision, arithmetic, check_precision
+from offspike.fast.replay import Replays, worth
 from offspike.graph import map_values, values_in
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
-from offspike.plan import Plan, Precision, arithmetic, check_precision
-from offspike.replay import Replays, worth
 
 __all__ = ["Proven", "SpikingNetwork"]
 
@@ -42,7 +42,7 @@ class SpikingNetwork(nn.Module):
 
     ``precision``: ``"exact32"`` computes as the ANN does; ``"tf32"`` and ``"bf16"`` let the tensor cores of a GPU round
     the weights (spikes are exact in any format, and the membrane stays float32). The network runs as a plan
-    (`plan.py`); with hooks on its layers the model itself is run, one layer after the other. ``certificate`` is what
+    (`fast/plan.py`); with hooks on its layers the model itself is run, one layer after the other. ``certificate`` is what
     ``osp.certify`` has found about this network, if it has been asked.
 
     On a GPU nobody waits for the input to be looked at: a sample with NaN or infinite values gets NaN for an answer,

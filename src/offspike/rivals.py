@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from offspike import fused, ops
 from offspike.activations import Activation
+from offspike.fast.plan import Precision, arithmetic
 from offspike.folding import fold
 from offspike.network import SpikingNetwork
-from offspike.plan import Precision, arithmetic
 from offspike.surgery import replace
 
 __all__ = ["ann", "reference", "spikingjelly"]

@@ -64,8 +64,8 @@ def evaluate(
     Example: offspike evaluate ann.safetensors --data digits --method all --steps 8
     """
     from offspike import experiment
-    from offspike.certificate import Certificate
-    from offspike.examine import examine
+    from offspike.fixed.certificate import Certificate
+    from offspike.look.examine import examine
 
     check_writable(html, json_file)
     proof = Certificate.from_json(certificate) if certificate else None
@@ -115,8 +115,8 @@ def analyze(
     """
     from offspike import experiment
     from offspike.convert import convert
-    from offspike.examine import look_closely
-    from offspike.findings import Findings
+    from offspike.look.examine import look_closely
+    from offspike.look.findings import Findings
 
     check_writable(html, json_file)
     opened = open_model_and_data(model, data, root, batch, limit)

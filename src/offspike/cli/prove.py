@@ -38,8 +38,8 @@ def certify(
     from offspike.convert import convert
     from offspike.evaluate import evaluate
     from offspike.experiment import levels_of
-    from offspike.findings import Findings
     from offspike.fixed.certify import certify as make
+    from offspike.look.findings import Findings
     from offspike.page import write_page
 
     check_writable(save, json_file, html)
@@ -81,8 +81,8 @@ def verify(
     Example: offspike verify c.json
     """
     from offspike import methods
-    from offspike.certificate import Certificate
     from offspike.convert import convert
+    from offspike.fixed.certificate import Certificate
     from offspike.fixed.certify import verify as check
 
     certificate = Certificate.from_json(file)

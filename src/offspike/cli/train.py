@@ -62,7 +62,7 @@ def train(
     Example: offspike train --data cifar10 --root data --net resnet20 --levels 4 --out runs/resnet20
     """
     from offspike import checkpoint
-    from offspike.findings import Findings
+    from offspike.look.findings import Findings
     from offspike.page import write_page
     from offspike.train import train as run_training
     from offspike.training.start import begin_from, network

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from offspike.capture import captured
-from offspike.certificate import Certificate, of_record
+from offspike.fixed.certificate import Certificate, of_record
 from offspike.fixed.proof import prove
 from offspike.graph import map_values, values_in
 from offspike.methods import Method

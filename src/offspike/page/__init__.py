@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from offspike.findings import Findings
+from offspike.look.findings import Findings
 from offspike.page import certificate, layers, markup, neurons, overview, samples, training
 
 __all__ = ["write_page"]

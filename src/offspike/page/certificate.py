@@ -1,6 +1,6 @@
 """What was proved about the network."""
 
-from offspike.certificate import Certificate
+from offspike.fixed.certificate import Certificate
 from offspike.page import markup
 
 __all__ = ["certificate"]

@@ -5,7 +5,7 @@ from typing import Literal
 
 from offspike import figures as draw
 from offspike.energy import CostModel
-from offspike.findings import Findings
+from offspike.look.findings import Findings
 from offspike.page import markup
 from offspike.page.markup import NONE, amount, percent
 from offspike.record import LayerRecord

@@ -6,8 +6,8 @@ Everything is drawn here; every part belongs to a step (``data-t``), and the pag
 from collections.abc import Callable
 from html import escape
 
-from offspike.closeup import CloseUp, LayerView, Run
-from offspike.findings import Findings
+from offspike.look.closeup import CloseUp, LayerView, Run
+from offspike.look.findings import Findings
 from offspike.page import markup
 from offspike.page.traces import raster, trace
 

@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from offspike import figures as draw
-from offspike.findings import Findings
+from offspike.look.findings import Findings
 from offspike.page import markup
 from offspike.page.markup import NONE, amount, percent
 from offspike.report import Report

@@ -3,8 +3,8 @@
 from html import escape
 
 from offspike import figures as draw
-from offspike.answers import Answers
-from offspike.findings import Findings
+from offspike.look.answers import Answers
+from offspike.look.findings import Findings
 from offspike.page import markup
 from offspike.page.markup import percent
 

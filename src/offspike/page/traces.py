@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from html import escape
 
-from offspike.closeup import LayerView, Run
+from offspike.look.closeup import LayerView, Run
 
 __all__ = ["raster", "trace"]
 

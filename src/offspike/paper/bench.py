@@ -17,9 +17,9 @@ from offspike.convert import convert
 from offspike.energy import COUNTS, energies
 from offspike.evaluate import evaluate
 from offspike.experiment import analyse, rectified
+from offspike.fast.plan import Precision
 from offspike.network import SpikingNetwork
 from offspike.paper.cells import Cell
-from offspike.plan import Precision
 
 __all__ = ["Bench", "MissingCheckpoint"]
 

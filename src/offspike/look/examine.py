@@ -10,14 +10,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from offspike import distributed
-from offspike.answers import Answers
-from offspike.closeup import CloseUp, close_up
 from offspike.convert import convert
 from offspike.corrections import Progress as Corrected
 from offspike.energy import energy
 from offspike.evaluate import Progress, evaluate
 from offspike.experiment import Batches
-from offspike.findings import Findings
+from offspike.look.answers import Answers
+from offspike.look.closeup import CloseUp, close_up
+from offspike.look.findings import Findings
 from offspike.methods import Method
 from offspike.network import SpikingNetwork
 from offspike.record import record

@@ -22,12 +22,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from offspike import events, pairs
 from offspike.clock import active_clock
+from offspike.fast import events, pairs
+from offspike.fast.reading import Reading
 from offspike.fused import Drive
 from offspike.graph import FUNCTIONS, Graph, Node, Ref, map_values
 from offspike.layers import SpikingLayer
-from offspike.reading import Reading
 
 __all__ = ["Plan", "Precision", "arithmetic", "check_precision"]
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from offspike.answers import Answers
-from offspike.certificate import Certificate
-from offspike.closeup import CloseUp
 from offspike.energy import Energy
 from offspike.exits import EarlyExit
+from offspike.fixed.certificate import Certificate
+from offspike.look.answers import Answers
+from offspike.look.closeup import CloseUp
 from offspike.record import LayerRecord
 from offspike.report import Report
 
