@@ -10,7 +10,7 @@ from offspike.initial import Uniform
 from offspike.methods import Method
 from offspike.paper.cells import Cell
 
-__all__ = ["FULL", "HARDER", "TINY", "TITLES", "Setting", "random"]
+__all__ = ["FULL", "HARDER", "NARROW", "TINY", "TITLES", "Setting", "random"]
 
 TITLES = {
     "vgg16": "VGG-16",
@@ -60,7 +60,8 @@ class Setting:
         return {"QCFS": methods.qcfs(), "COS": methods.cos(self.levels), "exact": methods.exact(self.levels)}
 
 
-HARDER = Setting("tinyimagenet100", ("vgg16", "resnet18", "resnet20"))  # stands in for CIFAR-100 and ImageNet
+HARDER = Setting("tiny-imagenet-100", ("vgg16", "resnet18"))  # stands in for CIFAR-100 and ImageNet
+NARROW = Setting("tiny-imagenet-100", ("resnet20",), levels=8)  # the paper's ResNet-20 has L = 8 there, too
 FULL = Setting("cifar10", ("vgg16", "resnet18", "resnet20"))
 TINY = Setting("digits", ("small",), steps=8, long=16, seeds=(0,), images_for_energy=100)
 

@@ -2,7 +2,7 @@
 
 from offspike.paper.cells import Cell
 from offspike.paper.numbers import read
-from offspike.paper.setting import FULL, HARDER, TITLES, Setting
+from offspike.paper.setting import FULL, HARDER, NARROW, TITLES, Setting
 from offspike.paper.sheets import MISSING, Sheet, percent
 from offspike.paper.store import Results
 from offspike.paper.topic import Shown, Topic, accuracies, steps_columns
@@ -33,12 +33,13 @@ def show(results: Results, setting: Setting) -> Shown:
                     ann = percent(report.reference_accuracy)
                     rows.append((each.data, TITLES[net], name, "ours", ann, *accuracies(report, FULL.readouts)))
     columns = ("data set", "network", "method", "source", "ANN", *steps_columns(FULL.readouts))
-    words = "The data sets differ, so the rows show how much is lost against the ANN, not who has the better network."
+    words = "The data sets differ, so the rows show how much is lost against the ANN, not who has the better network. "
+    words += "Ours: ρ = L, which is 4, and 8 for ResNet-20 on tiny-imagenet-100."
     return Shown((Sheet("Accuracy (%) of conversion methods", columns, tuple(rows), text=4),), words=words)
 
 
 def _settings(setting: Setting) -> tuple[Setting, ...]:
-    return (setting, HARDER) if setting == FULL else (setting,)
+    return (setting, HARDER, NARROW) if setting == FULL else (setting,)
 
 
 TOPIC = Topic("table-1", "Table 1: conversion methods against T", cells, show)
