@@ -59,7 +59,7 @@ def training(row: dict[str, object], chosen: argparse.Namespace) -> dict[str, ob
         "images_per_second": round(rates[len(rates) // 2]),
         "weights": "of the last epoch",
         "test_accuracy": row["test"],
-        "test_images": 10000,
+        "test_images": row["test_images"],
         "notes": chosen.note,
     }
 

@@ -151,6 +151,7 @@ def run(job: Job, chosen: argparse.Namespace, data: Dataset, test: Dataset, seco
         "wall": round(time.monotonic() - begin, 1),
         "epoch_seconds": sorted(float(r["seconds"]) for r in trained.history)[len(trained.history) // 2],
         "test": accuracy(trained.model, test).percent,
+        "test_images": len(test),
         "recipe": recipe.to_dict(),
     }
     path = chosen.out / f"{name}.safetensors"

@@ -42,8 +42,8 @@ class SpikingNetwork(nn.Module):
 
     ``precision``: ``"exact32"`` computes as the ANN does; ``"tf32"`` and ``"bf16"`` let the tensor cores of a GPU round
     the weights (spikes are exact in any format, and the membrane stays float32). The network runs as a plan
-    (`fast/plan.py`); with hooks on its layers the model itself is run, one layer after the other. ``certificate`` is what
-    ``osp.certify`` has found about this network, if it has been asked.
+    (`fast/plan.py`); with hooks on its layers the model itself is run, one layer after the other. ``certificate`` is
+    what ``osp.certify`` has found about this network, if it has been asked.
 
     On a GPU nobody waits for the input to be looked at: a sample with NaN or infinite values gets NaN for an answer,
     where a CPU refuses it.
