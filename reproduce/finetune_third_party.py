@@ -28,7 +28,18 @@ from offspike.experiment import provenance, readouts
 from offspike.thresholds import LeastError
 from offspike.train import Recipe, accuracy, log_lines, train
 
-NUMBERS = ("lr", "weight_decay", "warmup", "clip", "warm_floor", "ema", "distill", "temperature", "validation")
+NUMBERS = (
+    "lr",
+    "weight_decay",
+    "warmup",
+    "clip",
+    "clip_mean",
+    "warm_floor",
+    "ema",
+    "distill",
+    "temperature",
+    "validation",
+)
 
 
 def options() -> argparse.Namespace:
