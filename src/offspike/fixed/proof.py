@@ -18,6 +18,7 @@ from offspike.arithmetic.grids import finest
 from offspike.arithmetic.integers import NeuronBound, neuron_bound, potential_grid, potential_reach
 from offspike.arithmetic.reach import UNKNOWN, Reach, Sum
 from offspike.capture import captured
+from offspike.fixed.fingerprint import options
 from offspike.graph import GraphNetwork
 from offspike.initial import Exact
 from offspike.layers import SpikingLayer
@@ -54,6 +55,7 @@ def prove(ann: nn.Module, snn: SpikingNetwork, *, steps: int, inputs: tuple[Tens
     limit = PRECISION.get(next(iter(snn.state_dict().values())).dtype, 0)
     reasons += dict.fromkeys([*numbers.doubts, *spikes.doubts])
     reasons += [reason for found in (numbers, spikes) for reason in _too_long(found, limit)]
+    reasons += _rounded(snn, numbers.sums)
     layers = {}
     for name, layer in snn.layers.items():
         if name not in spikes.currents or name not in numbers.currents:
@@ -96,7 +98,9 @@ def _same(network: GraphNetwork, spiking: GraphNetwork) -> list[str]:
         if isinstance(mine, QCFS) and isinstance(other, SpikingLayer):
             if other.levels != mine.levels or not torch.equal(mine.lam.cpu(), other.theta.cpu()):
                 reasons.append(f"{node.target}: θ and L are not those of the ANN")
-        elif type(mine) is not type(other) or not _equal_states(mine.state_dict(), other.state_dict()):
+        elif options(mine) != options(other):
+            reasons.append(f"{node.target}: its stride, padding or other options are not those of the ANN")
+        elif not _equal_states(mine.state_dict(), other.state_dict()):
             reasons.append(f"{node.target}: its weights are not those of the ANN")
     names = [node.target for node in network.graph.nodes if node.kind == "attribute"]
     tensors = [network.state_dict(), spiking.state_dict()]
@@ -122,6 +126,20 @@ def _too_long(found: Survey, limit: int) -> list[str]:
             )
     long = {name: bits for name, bits in found.others.items() if limit < bits < UNKNOWN}
     return reasons + [f"{name}: its sums need {bits} bits, {limit} are exact" for name, bits in long.items()]
+
+
+def _rounded(snn: SpikingNetwork, sums: dict[str, Sum]) -> list[str]:
+    """Numbers that the network's precision rounds before, or after, it multiplies."""
+    if snn.precision == "bf16":
+        return ['precision="bf16" rounds sums to 8 bits as it writes them: convert with precision="tf32" or "exact32"']
+    if snn.precision == "exact32":
+        return []
+    long = {name: made.excess("tf32") for name, made in sums.items()}
+    return [
+        f"{name}: its weights or inputs are {over} bits too long for tf32"
+        for name, over in long.items()
+        if 0 < over < UNKNOWN // 2
+    ]
 
 
 def _neuron(
