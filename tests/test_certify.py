@@ -303,6 +303,20 @@ def test_the_file_holds_the_whole_numbers(tmp_path):
     osp.verify(certificate, loaded, osp.convert(loaded, osp.methods.exact(LEVELS)))
 
 
+def test_whole_numbers_are_stored_whole_or_not_at_all(tmp_path):
+    torch.manual_seed(0)
+    ann = nn.Sequential(nn.Linear(6, 5), osp.QCFS(LEVELS), nn.Linear(5, 3)).eval()  # does not know its input's shape
+    x = torch.rand(4, 6)
+    for bits, dtype in ((10, "int8"), (8, "int4")):
+        with pytest.raises(ValueError, match=f"in fixed point, and {dtype} would round it"):
+            osp.save(osp.snap(ann, bits=bits, example=x), tmp_path / "ann.safetensors", dtype=dtype)
+    narrow = osp.snap(ann, bits=4, example=x)
+    osp.save(narrow, tmp_path / "ann.safetensors", dtype="int4")
+    with safe_open(tmp_path / "ann.safetensors", framework="pt") as file:
+        assert json.loads(file.metadata()["offspike"])["integers"]["0"]["bits"] <= 3  # and a sign
+    assert torch.equal(osp.load(tmp_path / "ann.safetensors")(x), narrow(x))
+
+
 @torch.no_grad()
 def test_potentials_stay_within_their_width():
     """Random images and the worst ones: currents, sums and potentials of every layer as whole numbers."""

@@ -210,7 +210,9 @@ def _metering(snn: SpikingNetwork) -> Iterator[_Meter]:
     graph = capture(snn.model)
     missed = sorted({node.target for node in graph.nodes if node.kind != "module" and bare(node) in PRODUCTS})
     if missed:
-        message = f"energy counts layers, not {', '.join(missed)}: make an nn.Linear or nn.Conv of it to have it counted"
+        message = (
+            f"energy counts layers, not {', '.join(missed)}: make an nn.Linear or nn.Conv of it to have it counted"
+        )
         warnings.warn(message, stacklevel=5)
     meter = _Meter(*_reached(graph, snn.model))
     with ExitStack() as stack:

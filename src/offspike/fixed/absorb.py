@@ -94,7 +94,10 @@ class _Absorb:
     def _unknown(self, node: Node) -> None:
         layer = self._module(node)
         what = node.target if layer is None else f"{node.target} ({type(layer).__name__})"
-        raise ValueError(f"snap cannot put {what} on a grid: say it with layers, sums, slices or pools")
+        raise ValueError(
+            f"snap cannot put {what} on a grid: say it with layers, sums, slices or pools, and activations with QCFS "
+            "(osp.prepare(model, osp.QCFS(levels=4), example=x))"
+        )
 
     def _norm(self, node: Node) -> None:
         raise ValueError(f"{node.target} is a BatchNorm that is used more than once: give each use its own")

@@ -111,7 +111,8 @@ def verify(
     for name in ("samples", "equal", "correct", "reference_correct"):
         stated, seen = getattr(certificate, name), getattr(again, name)
         if stated not in (None, seen):
-            raise ValueError(f"the certificate states {name} = {stated}, {'nothing' if seen is None else seen} was seen")
+            found = "nothing" if seen is None else seen
+            raise ValueError(f"the certificate states {name} = {stated}, {found} was seen")
     snn.certificate = again
     return again
 

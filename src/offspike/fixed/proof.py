@@ -54,7 +54,7 @@ def prove(ann: nn.Module, snn: SpikingNetwork, *, steps: int, inputs: tuple[Tens
     reasons = [*_method(snn, steps), *_same(network, spiking)]
     limit = PRECISION.get(next(iter(snn.state_dict().values())).dtype, 0)
     reasons += dict.fromkeys([*numbers.doubts, *spikes.doubts])
-    reasons += [reason for found in (numbers, spikes) for reason in _too_long(found, limit)]
+    reasons += _too_long(numbers, spikes, limit)
     reasons += _rounded(snn, numbers.sums)
     layers = {}
     for name, layer in snn.layers.items():
@@ -113,18 +113,20 @@ def _equal_states(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[key].cpu(), b[key].cpu()) for key in a)
 
 
-def _too_long(found: Survey, limit: int) -> list[str]:
-    """Sums that float32 cannot hold."""
+def _too_long(numbers: Survey, spikes: Survey, limit: int) -> list[str]:
+    """Sums that float32 cannot hold; of the ANN's and the spiking network's the longer one."""
     reasons = []
-    for name, made in found.sums.items():
+    for name, other in numbers.sums.items():
+        made = max(other, spikes.sums.get(name, other), key=lambda made: made.bits)
         if made.bits > limit and made.bits < UNKNOWN:
             fewer = made.weight_bits + 1 - (made.bits - limit)
-            advice = f"{fewer} would do" if fewer > 1 else "take fewer in the layers before it"
+            advice = f"{fewer} can be summed" if fewer > 1 else "take fewer in the layers before it"
             reasons.append(
                 f"{name}: its sums need {made.bits} bits and {limit} are exact; its weights have "
                 f"{made.weight_bits + 1} bits, {advice}"
             )
-    long = {name: bits for name, bits in found.others.items() if limit < bits < UNKNOWN}
+    others = {name: max(bits, spikes.others.get(name, 0)) for name, bits in numbers.others.items()}
+    long = {name: bits for name, bits in others.items() if limit < bits < UNKNOWN}
     return reasons + [f"{name}: its sums need {bits} bits, {limit} are exact" for name, bits in long.items()]
 
 
