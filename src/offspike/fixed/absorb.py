@@ -227,7 +227,10 @@ class _Absorb:
         activation = self.old.get_submodule(node.target)
         if not isinstance(activation, QCFS):
             kind = type(activation).__name__
-            raise ValueError(f"{node.target} is a {kind}: snap takes networks whose activations are all QCFS")
+            raise ValueError(
+                f"{node.target} is a {kind}: snap takes networks whose activations are all QCFS "
+                "(osp.prepare(model, osp.QCFS(levels=4), example=x), then train)"
+            )
         if activation.levels & (activation.levels - 1):
             raise ValueError(
                 f"{node.target} has L = {activation.levels} levels: 1/L has to be exact in binary, so L must be a "
