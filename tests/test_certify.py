@@ -106,6 +106,20 @@ def test_a_bound_exceeded_is_not_proved():
     assert any("24 are exact" in reason for reason in certificate.reasons)
 
 
+def test_a_readout_that_is_rounded_is_not_proved():
+    """Each logit has 24 bits; the sum of eight has 27. Only the spiking network makes it."""
+    torch.manual_seed(0)
+    ann = nn.Sequential(nn.Linear(6, 5), osp.QCFS(8), nn.Linear(5, 3)).eval()
+    ann = osp.snap(ann, bits=4, example=torch.rand(4, 6))
+    with torch.no_grad():
+        ann.get_submodule("2").bias.copy_(torch.tensor([2.0**13 + 2**-10, -(2.0**13), 0]))
+    snn = osp.convert(ann, osp.methods.exact(8))
+    x = torch.randn(200, 6)
+    assert not torch.equal(snn(x, 8).mean(0), ann(x))
+    proof = prove(ann, snn, steps=8, inputs=(x,))
+    assert proof.reasons == ("the readout sums the logits of 8 steps, which needs 27 bits, and 24 are exact",)
+
+
 @pytest.mark.parametrize("method", [
     osp.methods.qcfs(), osp.methods.cos(LEVELS), osp.methods.cos_light(LEVELS),
     osp.methods.exact(LEVELS, schedule="causal"), osp.methods.exact(LEVELS, corrections=(osp.corrections.HalfStep(4),)),

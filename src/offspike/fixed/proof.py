@@ -56,6 +56,7 @@ def prove(ann: nn.Module, snn: SpikingNetwork, *, steps: int, inputs: tuple[Tens
     reasons += dict.fromkeys([*numbers.doubts, *spikes.doubts])
     reasons += _too_long(numbers, spikes, limit)
     reasons += _rounded(snn, numbers.sums)
+    reasons += _readout(spikes, steps, limit)
     layers = {}
     for name, layer in snn.layers.items():
         if name not in spikes.currents or name not in numbers.currents:
@@ -128,6 +129,14 @@ def _too_long(numbers: Survey, spikes: Survey, limit: int) -> list[str]:
     others = {name: max(bits, spikes.others.get(name, 0)) for name, bits in numbers.others.items()}
     long = {name: bits for name, bits in others.items() if limit < bits < UNKNOWN}
     return reasons + [f"{name}: its sums need {bits} bits, {limit} are exact" for name, bits in long.items()]
+
+
+def _readout(spikes: Survey, steps: int, limit: int) -> list[str]:
+    """The logits of T steps are summed, too."""
+    bits = max((Reach(out.grid, steps * out.bound).bits for out in spikes.outputs), default=0)
+    if bits <= limit or bits >= UNKNOWN:
+        return []
+    return [f"the readout sums the logits of {steps} steps, which needs {bits} bits, and {limit} are exact"]
 
 
 def _rounded(snn: SpikingNetwork, sums: dict[str, Sum]) -> list[str]:
