@@ -31,7 +31,8 @@ __all__ = ["Survey", "survey"]
 class Survey:
     """``sums`` by layer with weights, ``currents`` by neuron layer, ``doubts`` about what cannot be followed.
 
-    ``outputs`` is what the network returns; ``others`` are the bits of sums without weights (shortcuts, pools), by the name of their node.
+    ``outputs`` is what the network returns; ``others`` are the bits of sums without weights (shortcuts, pools), by the
+    name of their node.
     """
 
     sums: dict[str, Sum] = field(default_factory=dict)

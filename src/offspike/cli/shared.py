@@ -116,7 +116,7 @@ def check_writable(*paths: Path | None) -> None:
             with path.open("ab"):
                 pass
             if new:
-                path.unlink()  # nothing is left behind if the work fails
+                path.unlink(missing_ok=True)  # nothing is left behind if the work fails
         except OSError as error:
             raise OSError(f"cannot write {path}: {error.strerror}") from error
 
