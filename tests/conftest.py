@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+import torch._dynamo  # notes torch's functions when it is imported: let that be before a test replaces one
 
 import offspike
 
