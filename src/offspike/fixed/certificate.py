@@ -126,8 +126,10 @@ class Certificate:
             }
             plain = {name: data[name] for name in _SCALARS}
             return cls(**plain, reasons=tuple(map(str, data["reasons"])), layers=layers, sums=sums)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"this is not an offspike certificate: {error!r}") from error
+        except KeyError as error:
+            raise ValueError(f"this is not an offspike certificate: it has no {error}") from error
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"this is not an offspike certificate: {error}") from error
 
     def to_json(self, path: str | Path) -> None:
         """Write the certificate."""
