@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from offspike.experiment import provenance
+from offspike.paper.conditions import conditions
 from offspike.paper.measure import commit
 from offspike.paper.setting import Setting
 from offspike.paper.store import Results
@@ -33,7 +34,7 @@ def publish(topic: Topic, results: Results, setting: Setting, records: Path) -> 
     folder.mkdir(parents=True, exist_ok=True)
     shown = topic.show(own, setting)
     _write_record(folder / FILE, topic, own, setting, sorted(needed.keys() - own.raw.keys()))
-    _write_sheets(folder, topic, shown)
+    _write_sheets(folder, topic, shown, conditions(read_record(folder)))
     _write_figures(folder, shown)
     return folder
 
@@ -64,10 +65,12 @@ def _write_record(path: Path, topic: Topic, own: Results, setting: Setting, miss
     path.write_text(text, encoding="utf-8")
 
 
-def _write_sheets(folder: Path, topic: Topic, shown: Shown) -> None:
+def _write_sheets(folder: Path, topic: Topic, shown: Shown, measured: str) -> None:
+    """A table that is read alone says how it came about, too."""
+    said = "".join(f"\n{words}\n" for words in (shown.words, measured) if words)
     for sheet in shown.sheets:
         stem = folder / (f"{topic.name}-{sheet.name}" if sheet.name else topic.name)
-        for suffix, text in ((".md", sheet.to_markdown()), (".csv", sheet.to_csv()), (".tex", sheet.to_latex())):
+        for suffix, text in ((".md", sheet.to_markdown() + said), (".csv", sheet.to_csv()), (".tex", sheet.to_latex())):
             stem.with_suffix(suffix).write_text(text, encoding="utf-8")
 
 

@@ -2,8 +2,8 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
+from offspike.paper.conditions import conditions
 from offspike.paper.publish import FILE, read_record
 from offspike.paper.setting import FULL, TINY
 from offspike.paper.store import Results
@@ -41,17 +41,7 @@ def _section(folder: Path, link: str) -> str:
         parts.append(f"{shown.words}\n")
     parts += [sheet.to_markdown() for sheet in shown.sheets]
     parts += [f"![{record['title']}: {name}]({link}/{name}.svg)\n" for name in shown.figures]
-    return "\n".join([*parts, f"{_said(record)} [Record]({link}/).\n"])
-
-
-def _said(record: dict[str, Any]) -> str:
-    runs = record["measured"]
-    if not runs:
-        return "Nothing is measured here."
-    machines = ", ".join(sorted({run["machine"] for run in runs}))
-    images = " or ".join(sorted({run["images"] for run in runs}, key=int))
-    precision = " and ".join(sorted({run["precision"] for run in runs}))
-    return f"Measured on {images} test images ({record['data']}) in {precision}; {machines}; torch {runs[0]['torch']}."
+    return "\n".join([*parts, f"{conditions(record)} [Record]({link}/).\n"])
 
 
 def _relative(folder: Path, page: Path) -> str:
