@@ -104,9 +104,11 @@ def _below(results: Results, setting: Setting, net: str) -> list[str]:
         less = {t: row[f"T={t}"] - 100 * float(report.accuracy[t - 1]) for t in setting.readouts}
         where = [t for t, lost in less.items() if lost > 0.005]
         if where:
+            apart = row["ANN"] - ann
             sentences.append(
                 f"COS on {TITLES[net]} is below the paper's at T = {', '.join(map(str, where))}, by at most "
-                f"{max(less.values()):.2f} points; its ANN is {row['ANN'] - ann:+.2f} points from ours."
+                f"{max(less.values()):.2f} points; the paper's ANN is {abs(apart):.2f} points "
+                f"{'above' if apart > 0 else 'below'} ours."
             )
     return sentences
 
