@@ -240,6 +240,22 @@ def test_sheets_escape_what_the_formats_would_misread():
         Sheet("t", ("a", "b"), (("x",),))
 
 
+def test_what_the_theory_says_about_t_below_rho_is_in_the_record():
+    """The typed figures of docs/theory.md: points between ``exact`` and its ANN at T = 1, 2, 3."""
+    text = " ".join((ROOT / "docs" / "theory.md").read_text(encoding="utf-8").split())
+    folder, wide, narrow, above = re.search(
+        r"records/(\S+_table-s1)/.*? within (\S+) points .*? ResNet-20 within (\S+) at .*? and (\S+) \*above\* it", text
+    ).groups()
+    cells = Results(json.loads((ROOT / "reproduce" / "records" / folder / "record.json").read_text())["cells"])
+    apart = {}
+    for net in FULL.nets:
+        report = cells.report(FULL.accuracy(net, FULL.core()["exact"]))
+        apart[net] = [round(100 * (float(report.accuracy[t]) - report.reference_accuracy), 2) for t in range(3)]
+    assert max(map(abs, apart["vgg16"] + apart["resnet18"])) == float(wide)
+    assert max(map(abs, apart["resnet20"][:2])) == float(narrow)
+    assert apart["resnet20"][2] == float(above)
+
+
 def test_the_results_page_is_made_of_the_records():
     page = ROOT / "docs" / "results.md"
     made = results_page(ROOT / "reproduce" / "records", page)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,6 +60,8 @@ def bench(
         for row in core.compare(ann, x, method, steps=steps, precisions=chosen, with_reference=reference):
             rows.append(row | how)
     console.print(_speeds(rows, f"{network}, T={steps}, ρ={rho}, {how['machine']}"))
+    if not find_spec("spikingjelly"):
+        console.print("To compare with SpikingJelly too: pip install spikingjelly", style="dim")
     roofs = timing.roofs(where, dtype=torch.bfloat16 if where.type == "cuda" else torch.float32)
     layers = core.by_layer(convert(ann, method, precision=chosen[-1]), x, steps=steps, roofs=roofs)
     console.print(_layers(layers, core.summary(layers, roofs), roofs, f"{chosen[-1]}, batch {len(x)}"))
@@ -100,12 +103,13 @@ def _machine(device: torch.device) -> str:
 
 
 def _speeds(rows: list[dict[str, Any]], title: str) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1))
-    for heading in ("what", "precision", "batch", "µs/image", "images/s", "peak memory"):
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
+    metered = any(row["peak_bytes"] is not None for row in rows)  # on a GPU
+    for heading in ("what", "precision", "batch", "µs/image", "images/s", *["peak memory"] * metered):
         table.add_column(heading, justify="left" if heading in ("what", "precision") else "right", no_wrap=True)
     for row in rows:
         peak = "–" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e9:.2f} GB"
-        cells = [f"{row['us']:,.1f}", f"{row['images_per_second']:,.0f}", peak]
+        cells = [f"{row['us']:,.1f}", f"{row['images_per_second']:,.0f}", *[peak] * metered]
         table.add_row(row["what"], row["precision"], str(row["batch"]), *cells)
     return table
 

@@ -40,7 +40,7 @@ def reproduce(
     """Regenerate tables and figures of the paper, our figures beside the paper's, with a record of each.
 
     What has been measured is kept below runs/ and not measured again. The name results writes docs/results.md from the
-    records.
+    records, and draws their tables and figures again.
 
     Example: offspike reproduce all --tiny
     """
@@ -84,11 +84,12 @@ def _only(nets: list[str] | None, cells: list[Any]) -> list[Any]:
 
 
 def _write_page(records: Path, page: Path) -> None:
-    from offspike.paper.results import results_page
+    from offspike.paper.results import draw_again, results_page
 
     text = results_page(records, page)
     check_writable(page)
     page.write_text(text, encoding="utf-8")
+    draw_again(records)
     console.print(f"results: {page}")
 
 

@@ -12,7 +12,7 @@ from offspike.paper.setting import Setting
 from offspike.paper.store import Results
 from offspike.paper.topic import Shown, Topic
 
-__all__ = ["NothingMeasured", "publish", "read_record"]
+__all__ = ["NothingMeasured", "draw", "publish", "read_record"]
 
 FILE = "record.json"
 HOW = ("command", "commit", "machine", "torch", "precision", "images")
@@ -32,11 +32,17 @@ def publish(topic: Topic, results: Results, setting: Setting, records: Path) -> 
         )
     folder = records / f"{datetime.now(UTC):%Y-%m-%d}_{topic.name}"
     folder.mkdir(parents=True, exist_ok=True)
-    shown = topic.show(own, setting)
     _write_record(folder / FILE, topic, own, setting, sorted(needed.keys() - own.raw.keys()))
-    _write_sheets(folder, topic, shown, conditions(read_record(folder)))
-    _write_figures(folder, shown)
+    draw(folder, topic, setting)
     return folder
+
+
+def draw(folder: Path, topic: Topic, setting: Setting) -> None:
+    """The tables and figures of a record, from what it holds."""
+    record = read_record(folder)
+    shown = topic.show(Results(record["cells"]), setting)
+    _write_sheets(folder, topic, shown, conditions(record))
+    _write_figures(folder, shown)
 
 
 def read_record(folder: Path) -> dict[str, Any]:
