@@ -17,7 +17,7 @@ from offspike.datasets import load_digits
 from offspike.paper.bench import Bench, MissingCheckpoint
 from offspike.paper.cells import Cell
 from offspike.paper.measure import in_order, measure
-from offspike.paper.publish import NothingMeasured, publish
+from offspike.paper.publish import NothingMeasured, publish, read_record
 from offspike.paper.results import results_page
 from offspike.paper.setting import FULL, TINY
 from offspike.paper.sheets import Sheet, decimal, percent
@@ -260,6 +260,14 @@ def test_the_results_page_is_made_of_the_records():
     page = ROOT / "docs" / "results.md"
     made = results_page(ROOT / "reproduce" / "records", page)
     assert page.read_text(encoding="utf-8") == made, "run: offspike reproduce results"
+
+
+def test_the_tables_of_the_records_are_those_of_this_version():
+    for folder in (ROOT / "reproduce" / "records").glob("*"):
+        name = folder.name.partition("_")[2]
+        for sheet in TOPICS[name].show(Results(read_record(folder)["cells"]), FULL).sheets if name in TOPICS else ():
+            file = folder / (f"{name}-{sheet.name}.tex" if sheet.name else f"{name}.tex")
+            assert file.read_text(encoding="utf-8") == sheet.to_latex(), "run: offspike reproduce results"
 
 
 def test_bad_input_is_one_line(monkeypatch, capsys, tmp_path):
