@@ -2,6 +2,7 @@
 
 import csv
 import json
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -120,4 +121,7 @@ def test_the_command_writes_tables_and_accuracy(monkeypatch, capsys, tmp_path):
     assert found["accuracy"][0]["accuracy"] == found["accuracy"][1]["accuracy"]  # reference and exact32
     assert {row["layer"] for row in found["layers"]} >= {"features.0", "classifier.3"}
     assert len(list(tmp_path.glob("*.csv"))) == 2
-    assert "of its roof" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "of its roof" in said
+    assert "…" not in said  # no figure is cut off
+    assert ("pip install spikingjelly" in said) == (not find_spec("spikingjelly"))

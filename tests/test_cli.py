@@ -194,6 +194,14 @@ def test_help_has_an_example(offspike, command):
         (["evaluate", "{model}", "--rho", "0"], "rho"),
         (["demo", "--levels", "0"], "levels"),
         (["analyze", "{model}", "--method", "magic"], "unknown method"),
+        (["analyze", "{model}", "--method", "all"], "one method at a time: qcfs, cos,"),
+        (["evaluate", "resnet20-cifar10-l4"], "takes inputs of 3x32x32, images of digits have 1x8x8"),
+        (["verify", "{tmp}/none.json"], "none.json: No such file"),
+        (["bench", "small", "--device", "tpu"], "there is no device 'tpu'"),
+        (["bench", "small", "--device", "cuda:99"], "there is no device 'cuda:99'"),
+        (["reproduce", "all", "--tiny", "--device", "cuda:99"], "there is no device 'cuda:99'"),
+        (["reproduce", "all", "--tiny", "--net", "alexnet"], "there is no network 'alexnet' here; there are small"),
+        (["reproduce", "all", "--from", "{tmp}/no"], "not a folder of raw results"),
         (["nonsense"], "nonsense"),
     ],
 )
@@ -206,6 +214,20 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(offspike, model, tmp_path, 
     assert code == 2
     assert message in err
     assert "Traceback" not in err
+
+
+def test_a_missing_package_is_one_line_too(offspike, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.chdir(tmp_path)
+    code, _, err = offspike("reproduce", "figure-2", "--tiny")
+    assert code == 2
+    assert "matplotlib" in err
+    assert "offspike doctor" in err
+
+
+def test_it_knows_its_version(offspike):
+    code, out, _ = offspike("--version")
+    assert (code, out) == (0, f"offspike {osp.__version__}\n")
 
 
 def test_debug_shows_the_traceback(tmp_path):

@@ -1,6 +1,8 @@
 """Batches and time cut to fit memory: every sample is taken exactly once, whatever happens."""
 
 import logging
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -83,3 +85,40 @@ def test_a_report_does_not_depend_on_what_fits(monkeypatch, caplog):
     assert len(caplog.records) == 3  # 11 samples, 5, 2, 1
     monkeypatch.setattr(fit, "PIECE", 4)
     assert osp.evaluate(snn, [(x, y)], steps=9, reference=ann).to_dict() == whole.to_dict()
+
+
+SCARCE = """
+import resource, torch, offspike as osp
+from offspike import fit
+torch.set_num_threads(1)
+torch.manual_seed(0)
+ann = osp.zoo.small(activation=osp.QCFS(levels=4)).eval()
+snn, data = osp.convert(ann, osp.methods.exact(4)), [(torch.rand(1000, 1, 8, 8), torch.arange(1000) % 10)]
+whole = osp.evaluate(snn, data, steps=32, reference=ann)
+fit._available = lambda: 1 << 40  # so it believes
+used = 4096 * int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (used + (90 << 20), used + (90 << 20)))
+print(osp.evaluate(snn, data, steps=32, reference=ann).to_dict() == whole.to_dict())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits memory as Linux does")
+def test_main_memory_that_runs_out_for_real():
+    out = subprocess.run([sys.executable, "-c", SCARCE], capture_output=True, text=True, check=True)
+    assert out.stdout == "True\n"
+    assert "out of memory: going on with" in out.stderr
+
+
+def test_a_container_may_have_less_than_its_machine(tmp_path, monkeypatch):
+    machine = tmp_path / "meminfo"
+    machine.write_text("MemTotal:       4000 kB\nMemFree:  100 kB\nMemAvailable:   3000 kB\n")
+    monkeypatch.setattr(fit, "MACHINE", machine)
+    monkeypatch.setattr(fit, "CONTAINER", tmp_path)
+    assert fit._available() == 3000 * 1024
+    for limit, left in (("max", 3000 * 1024), ("2000000", 1_500_000), ("9000000", 3000 * 1024), ("400000", 0)):
+        (tmp_path / "memory.max").write_text(f"{limit}\n")
+        (tmp_path / "memory.stat").write_text("anon 500000\nfile 1200000\n")
+        assert fit._available() == left
+    monkeypatch.setattr(fit, "MACHINE", tmp_path / "none")  # not Linux
+    (tmp_path / "memory.max").unlink()
+    assert fit._available() > 0

@@ -142,6 +142,7 @@ def drives(steps, neurons, dtype, device, state):
     yield {"unit": False, "dtype": narrow, "v0": start[:1]}
     yield {"steps": steps + 3, "bias": bias}
     yield {"steps": steps, "unit": False, "keep": False}
+    yield {"steps": steps, "beside": extra[:1], "gain": gain, "bias": bias}  # all that drives them stays the same
     yield {"bias": bias, "pool": 5, "width": 6, "keep": False}
     yield {"steps": steps, "bias": bias, "pool": 5, "width": 6, "v0": start}
 

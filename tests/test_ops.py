@@ -177,6 +177,14 @@ print(ops.backend("cpu"), spikes.tolist())
     assert out.stdout.strip() == "reference [0.0, 1.0, 0.0]"
 
 
+def test_thresholds_are_rounded_when_they_are_written():
+    """Currents in bfloat16, spikes wanted in float32: θ·s is θ itself, by any neuron."""
+    theta, ones = torch.tensor(0.7), torch.ones(3, 2, 5, dtype=torch.bfloat16)
+    drive = fused.Drive(ones, 3, dtype=torch.float32)
+    assert torch.equal(drive.write(ones, theta), theta.expand(3, 2, 5))
+    assert torch.equal(fused.run(drive, theta, policy=initial.Constant())[0], theta.expand(3, 2, 5))
+
+
 def test_operands_follow_the_current():
     """Thresholds may come from data on another device, or in float32 for a float64 network."""
     seen = {}

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from offspike.datasets import load_digits
 from offspike.paper.bench import Bench, MissingCheckpoint
 from offspike.paper.cells import Cell
 from offspike.paper.measure import in_order, measure
-from offspike.paper.publish import NothingMeasured, publish
+from offspike.paper.publish import NothingMeasured, publish, read_record
 from offspike.paper.results import results_page
 from offspike.paper.setting import FULL, TINY
 from offspike.paper.sheets import Sheet, decimal, percent
@@ -74,8 +75,37 @@ def test_every_topic_leaves_a_record(tiny):
             stem = f"{name}-{sheet.name}" if sheet.name else name
             rows = list(csv.reader((folder / f"{stem}.csv").read_text().splitlines()))
             assert len(rows) == len(sheet.rows) + 1
-            assert r"\begin{tabular}" in (folder / f"{stem}.tex").read_text()
-            assert sheet.title in (folder / f"{stem}.md").read_text()
+            check_latex((folder / f"{stem}.tex").read_text(), columns=len(sheet.columns))
+            text = (folder / f"{stem}.md").read_text()
+            assert sheet.title in text
+            assert "359 test images (digits)" in text or not record["cells"]
+
+
+def check_latex(text, *, columns):
+    """What pdflatex, which is not here, would stumble over: other letters than ASCII, open braces, missing cells."""
+    assert text.isascii()
+    assert re.sub(r"\\.", "", text).count("{") == re.sub(r"\\.", "", text).count("}")
+    plain = re.sub(r"\\.|\$[^$]*\$", "", text)
+    assert not set(plain) & set("$<>|")
+    begun, ended = (re.findall(rf"\\{word}{{(\w+)}}", text) for word in ("begin", "end"))
+    assert begun == ended[::-1] == ["table", "tabular"]
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert rows
+    for row in rows:
+        assert re.sub(r"\\&", "", row).count("&") == columns - 1
+
+
+def test_a_table_says_what_t_stands_for(tiny):
+    (folder,) = (tiny / "records").glob("*_causal")
+    text = (folder / "causal.md").read_text()
+    assert "causal with ρ = 4: 4 + T; layerwise with ρ = 4: 20 + T; T without calibration." in text  # 5 layers
+
+
+def test_what_is_not_measured_takes_no_room():
+    sheet = Sheet("t", ("a", "b", "c"), (("x", "–", "1"), ("y", "–", "–")))
+    assert sheet.trimmed().columns == ("a", "c")
+    assert sheet.trimmed().rows == (("x", "1"), ("y", "–"))
+    assert not TOPICS["table-s1"].show(Results(), TINY).sheets[0].rows
 
 
 def test_the_exact_method_leaves_no_offset_spike(tiny):
@@ -205,14 +235,39 @@ def test_sheets_escape_what_the_formats_would_misread():
     assert sheet.to_csv() == "a|b,c\nx & y,\n"
     assert r"50 \% of $\theta$" in sheet.to_latex()
     assert r"x \& y & --" in sheet.to_latex()
+    assert r"$<$0.1 & \{a\} $|$ $^2$" in Sheet("t", ("a", "b"), (("<0.1", "{a} | ²"),)).to_latex()
     with pytest.raises(ValueError, match="2 columns"):
         Sheet("t", ("a", "b"), (("x",),))
+
+
+def test_what_the_theory_says_about_t_below_rho_is_in_the_record():
+    """The typed figures of docs/theory.md: points between ``exact`` and its ANN at T = 1, 2, 3."""
+    text = " ".join((ROOT / "docs" / "theory.md").read_text(encoding="utf-8").split())
+    folder, wide, narrow, above = re.search(
+        r"records/(\S+_table-s1)/.*? within (\S+) points .*? ResNet-20 within (\S+) at .*? and (\S+) \*above\* it", text
+    ).groups()
+    cells = Results(json.loads((ROOT / "reproduce" / "records" / folder / "record.json").read_text())["cells"])
+    apart = {}
+    for net in FULL.nets:
+        report = cells.report(FULL.accuracy(net, FULL.core()["exact"]))
+        apart[net] = [round(100 * (float(report.accuracy[t]) - report.reference_accuracy), 2) for t in range(3)]
+    assert max(map(abs, apart["vgg16"] + apart["resnet18"])) == float(wide)
+    assert max(map(abs, apart["resnet20"][:2])) == float(narrow)
+    assert apart["resnet20"][2] == float(above)
 
 
 def test_the_results_page_is_made_of_the_records():
     page = ROOT / "docs" / "results.md"
     made = results_page(ROOT / "reproduce" / "records", page)
     assert page.read_text(encoding="utf-8") == made, "run: offspike reproduce results"
+
+
+def test_the_tables_of_the_records_are_those_of_this_version():
+    for folder in (ROOT / "reproduce" / "records").glob("*"):
+        name = folder.name.partition("_")[2]
+        for sheet in TOPICS[name].show(Results(read_record(folder)["cells"]), FULL).sheets if name in TOPICS else ():
+            file = folder / (f"{name}-{sheet.name}.tex" if sheet.name else f"{name}.tex")
+            assert file.read_text(encoding="utf-8") == sheet.to_latex(), "run: offspike reproduce results"
 
 
 def test_bad_input_is_one_line(monkeypatch, capsys, tmp_path):

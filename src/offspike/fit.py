@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch
 
@@ -11,6 +12,8 @@ __all__ = ["Fit"]
 FIRST = 16  # samples, where nothing is known yet
 PIECE = 32  # steps at a time where not all fit: the membrane is then read and written once in so many
 COPIES = 5  # of the largest layer that live at once: currents, spikes, a shortcut, and room for the convolution
+
+MACHINE, CONTAINER = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +40,7 @@ class Fit:
             part = slice(start, min(start + size, batch))
             try:
                 take(part, self.piece)
-            except torch.OutOfMemoryError:
+            except (torch.OutOfMemoryError, MemoryError):
                 self._halve(part.stop - part.start)
                 continue
             start = part.stop
@@ -63,7 +66,25 @@ class Fit:
 
 
 def _available() -> int:
-    """Bytes of main memory that can be had."""
-    if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
-        return int(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    return 4 << 30
+    """Bytes of main memory that can be had: what the machine has left, and a container's limit where there is one."""
+    left = _numbers(MACHINE).get("MemAvailable:")
+    if left is not None:
+        free = 1024 * left
+    elif hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
+        free = int(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    else:
+        free = 4 << 30
+    try:
+        limit = int((CONTAINER / "memory.max").read_text())
+    except (OSError, ValueError):  # no container, or one without a limit
+        return free
+    return max(0, min(free, limit - _numbers(CONTAINER / "memory.stat").get("anon", 0)))
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """The lines ``name number …`` of a file of the system; none where there is no such file."""
+    try:
+        lines = [line.split() for line in path.read_text().splitlines()]
+    except OSError:
+        return {}
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}

@@ -48,7 +48,8 @@ class Drive:
 
     def write(self, spikes: Tensor, theta: Tensor) -> Tensor:
         """Spikes ``[T, B, …]`` of a neuron as they are wanted."""
-        out = spikes if self.unit else spikes * theta.to(spikes.dtype)
+        state = ops.state_dtype(spikes)  # θ is rounded once, when it is written
+        out = spikes if self.unit else spikes.to(state) * theta.to(state)
         if self.pool:
             out = torch.nn.functional.avg_pool2d(out.flatten(0, 1), 2)
             out = out.view(len(spikes), -1, *out.shape[1:])

@@ -155,6 +155,8 @@ class SpikingNetwork(nn.Module):
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
+            if "DefaultCPUAllocator" in str(error):  # main memory, where PyTorch has no error of its own
+                raise torch.OutOfMemoryError(str(error)) from error
             shapes = " and ".join(f"[{_sizes(x.shape)}]" for x in inputs)
             raise ValueError(f"the model does not take inputs of shape {shapes}: {error}") from error
 

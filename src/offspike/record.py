@@ -64,8 +64,8 @@ class Judgement:
 
     @property
     def mse(self) -> float:
-        """The mean of ψ²."""
-        return self.squares / self.total
+        """The mean of ψ²; 0 where all are equal, for what is left of ψ then is rounding."""
+        return self.squares / self.total if self.equal < self.total else 0.0
 
 
 @dataclass

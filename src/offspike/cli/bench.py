@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from offspike.cli.shared import Data, Json, Limit, Root, Steps, check_writable, console
+from offspike.cli.shared import Data, Json, Limit, Root, Steps, check_writable, console, place
 
 Network = Annotated[
     str, typer.Argument(help="vgg16, resnet18, resnet20, resnet34 or small (random weights), or a file.")
@@ -46,26 +47,28 @@ def bench(
     from offspike.convert import convert
 
     check_writable(json_file)
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    where = place(device)
     if out is not None and out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; --out names a folder")
-    ann = _model(network).to(place)
-    chosen: Any = precision or (["exact32", "tf32", "bf16"] if place.type == "cuda" else ["exact32"])
+    ann = _model(network).to(where)
+    chosen: Any = precision or (["exact32", "tf32", "bf16"] if where.type == "cuda" else ["exact32"])
     method = methods.exact(rho)
     how = experiment.provenance(network=network, steps=str(steps), rho=str(rho))
     rows: list[dict[str, Any]] = []
-    for size in batch or ([1, 64, 512] if place.type == "cuda" else [8]):
-        x = torch.randn(size, *_shape(ann), device=place)
+    for size in batch or ([1, 64, 512] if where.type == "cuda" else [8]):
+        x = torch.randn(size, *_shape(ann), device=where)
         for row in core.compare(ann, x, method, steps=steps, precisions=chosen, with_reference=reference):
             rows.append(row | how)
     console.print(_speeds(rows, f"{network}, T={steps}, ρ={rho}, {how['machine']}"))
-    roofs = timing.roofs(place, dtype=torch.bfloat16 if place.type == "cuda" else torch.float32)
+    if not find_spec("spikingjelly"):
+        console.print("To compare with SpikingJelly too: pip install spikingjelly", style="dim")
+    roofs = timing.roofs(where, dtype=torch.bfloat16 if where.type == "cuda" else torch.float32)
     layers = core.by_layer(convert(ann, method, precision=chosen[-1]), x, steps=steps, roofs=roofs)
     console.print(_layers(layers, core.summary(layers, roofs), roofs, f"{chosen[-1]}, batch {len(x)}"))
     right = _accuracy(ann, method, steps, chosen, data, root, limit) if accuracy else []
     if out is not None:
         name = re.sub(
-            r"[^a-z0-9.]+", "-", f"{Path(network).stem}-T{steps}-{torch.__version__}-{_machine(place)}".lower()
+            r"[^a-z0-9.]+", "-", f"{Path(network).stem}-T{steps}-{torch.__version__}-{_machine(where)}".lower()
         )
         core.save(out / f"speed-{name}.csv", rows)
         core.save(out / f"layers-{name}.csv", layers)
@@ -93,19 +96,20 @@ def _shape(ann: Any) -> tuple[int, ...]:
     return tuple(ann.input_shape)
 
 
-def _machine(place: torch.device) -> str:
+def _machine(device: torch.device) -> str:
     import platform
 
-    return torch.cuda.get_device_name(place) if place.type == "cuda" else platform.machine()
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
 
 
 def _speeds(rows: list[dict[str, Any]], title: str) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1))
-    for heading in ("what", "precision", "batch", "µs/image", "images/s", "peak memory"):
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
+    metered = any(row["peak_bytes"] is not None for row in rows)  # on a GPU
+    for heading in ("what", "precision", "batch", "µs/image", "images/s", *["peak memory"] * metered):
         table.add_column(heading, justify="left" if heading in ("what", "precision") else "right", no_wrap=True)
     for row in rows:
         peak = "–" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e9:.2f} GB"
-        cells = [f"{row['us']:,.1f}", f"{row['images_per_second']:,.0f}", peak]
+        cells = [f"{row['us']:,.1f}", f"{row['images_per_second']:,.0f}", *[peak] * metered]
         table.add_row(row["what"], row["precision"], str(row["batch"]), *cells)
     return table
 
@@ -127,10 +131,10 @@ def _accuracy(
 
     test = datasets.load(data, root=root, split="test")
     inputs, images = getattr(ann, "preprocess", test.preprocess), torch.arange(len(test))[:limit]
-    place = next(ann.parameters()).device
+    where = next(ann.parameters()).device
 
     def batches() -> Any:
-        return ((inputs(x.to(place)), y) for x, y in test.blocks(images, 500))
+        return ((inputs(x.to(where)), y) for x, y in test.blocks(images, 500))
 
     rows = list(bench.accuracy(ann, method, batches, steps=steps, precisions=precisions))
     table = Table(title=f"accuracy in per cent, {len(images)} images of {data}", box=box.SIMPLE_HEAD, padding=(0, 1))

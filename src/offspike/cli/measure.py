@@ -119,6 +119,8 @@ def analyze(
     from offspike.look.findings import Findings
 
     check_writable(html, json_file)
+    if method == "all":
+        raise ValueError(f"analyze looks at one method at a time: {METHODS}")
     opened = open_model_and_data(model, data, root, batch, limit)
     ann, count = opened.ann, opened.count
     steps = steps or rho or experiment.levels_of(ann)
@@ -220,6 +222,7 @@ def open_model_and_data(model: str, data: str, root: Path, batch: int, limit: in
     if isinstance(ann, SpikingNetwork):
         raise ValueError(f"{model} holds a spiking network; give the ANN, its methods are chosen here")
     test = held(data, root, "test")
+    _check_images(model, ann, data, test.shape)
     mine = distributed.shard(torch.arange(len(test))[:limit])
     if not len(mine):
         raise ValueError(f"{limit} images are not enough for {distributed.world_size()} processes")
@@ -234,6 +237,17 @@ def open_model_and_data(model: str, data: str, root: Path, batch: int, limit: in
         return [inputs(x) for x, _ in train.blocks(torch.arange(0, len(train), step)[:count], batch)]
 
     return Opened(rectified(ann, test.shape), batches, len(mine), test.classes, training)
+
+
+def _check_images(model: str, ann: Any, data: str, shape: tuple[int, int, int]) -> None:
+    """Refuse images of another size than the network's own, before anything is computed."""
+    wanted = getattr(ann, "input_shape", None)
+    if wanted is not None and tuple(wanted) != shape:
+        sizes = ["x".join(map(str, size)) for size in (wanted, shape)]
+        raise ValueError(
+            f"{Path(model).name} takes inputs of {sizes[0]}, images of {data} have {sizes[1]}: "
+            "name its data set, --data NAME --root DIR"
+        )
 
 
 def held(data: str, root: Path, split: str) -> Any:

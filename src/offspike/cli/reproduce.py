@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 
-from offspike.cli.shared import Root, console, progress_bars
+from offspike.cli.shared import Root, check_writable, console, place, progress_bars
 
 WORK = Path("runs")  # ignored by git
 CLONE = Path("reproduce/records")
@@ -41,7 +40,7 @@ def reproduce(
     """Regenerate tables and figures of the paper, our figures beside the paper's, with a record of each.
 
     What has been measured is kept below runs/ and not measured again. The name results writes docs/results.md from the
-    records.
+    records, and draws their tables and figures again.
 
     Example: offspike reproduce all --tiny
     """
@@ -59,13 +58,11 @@ def reproduce(
         raise ValueError(f"there is no {unknown[0]!r}; there are {', '.join(TOPICS)}, all, and results")
     topics = [TOPICS[name] for name in (TOPICS if "all" in names else dict.fromkeys(names))]
     setting = TINY if tiny else FULL
-    if raw is not None and not raw.is_dir():
+    if raw is not None and not any(raw.glob("*.json")):
         raise ValueError(f"{raw} is not a folder of raw results")
     store = Store(raw or work / "raw")
     if raw is None:
-        cells = [
-            cell for topic in topics for cell in topic.cells(setting) if not net or cell.network.split("-")[0] in net
-        ]
+        cells = _only(net, [cell for topic in topics for cell in topic.cells(setting)])
         _measure(cells, setting, store, work / "models" if tiny else models, root, device, batch, limit, tiny=tiny)
     results = store.read()
     for topic in topics:
@@ -77,10 +74,22 @@ def reproduce(
             console.print(f"{topic.name}: left out, {error}", style="dim")
 
 
-def _write_page(records: Path, page: Path) -> None:
-    from offspike.paper.results import results_page
+def _only(nets: list[str] | None, cells: list[Any]) -> list[Any]:
+    """The cells of these networks; of all if none is named."""
+    known = dict.fromkeys(cell.network.split("-")[0] for cell in cells)
+    for name in nets or []:
+        if name not in known:
+            raise ValueError(f"there is no network {name!r} here; there are {', '.join(known) or 'none'}")
+    return [cell for cell in cells if not nets or cell.network.split("-")[0] in nets]
 
-    page.write_text(results_page(records, page), encoding="utf-8")
+
+def _write_page(records: Path, page: Path) -> None:
+    from offspike.paper.results import draw_again, results_page
+
+    text = results_page(records, page)
+    check_writable(page)
+    page.write_text(text, encoding="utf-8")
+    draw_again(records)
     console.print(f"results: {page}")
 
 
@@ -92,9 +101,9 @@ def _measure(
     from offspike.paper.measure import measure
     from offspike.paper.tiny import train_small
 
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    size = batch or (500 if device.startswith("cuda") else 200 if tiny else 50)
-    bench = Bench(setting.data, root, models, device, size, limit, setting.images_for_energy)
+    where = place(device)
+    size = batch or (500 if where.type == "cuda" else 200 if tiny else 50)
+    bench = Bench(setting.data, root, models, str(where), size, limit, setting.images_for_energy)
     if tiny and models is not None:
         train_small([cell.network for cell in cells], models)
     with progress_bars() as bar:

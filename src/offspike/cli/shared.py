@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich import box
 from rich.console import Console
@@ -30,6 +31,16 @@ Calibration = Annotated[int, typer.Option(min=1, help="Training images for metho
 Batch = Annotated[int, typer.Option(min=1, help="Images at a time.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first images of the test set.")]
 Causal = Annotated[bool, typer.Option("--causal", help="Network-wide phase 1 instead of layer by layer.")]
+
+
+def place(device: str | None) -> torch.device:
+    """The device of this name; None: a GPU where there is one. Refused here if the machine has no such device."""
+    name = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:  # PyTorch asserts that it was built for a GPU
+        found = f"cpu and {torch.cuda.device_count()} GPUs (cuda)" if torch.cuda.is_available() else "cpu only"
+        raise ValueError(f"there is no device {name!r}: PyTorch sees {found}") from error
 
 
 def show_reports(reports: dict[str, Any]) -> None:

@@ -140,7 +140,7 @@ class Certificate:
             made = cls(**plain, reasons=tuple(map(str, data["reasons"])), layers=layers, sums=sums)
             differences = [*_differences(made.to_dict(), data)]
         except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
-            reason = f"{error}" if isinstance(error, ValueError) else f"{error!r}"
+            reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
             raise ValueError(f"this is not an offspike certificate: {reason}") from error
         if differences:
             raise ValueError(f"this certificate contradicts itself: {differences[0]} does not follow from the rest")

@@ -56,7 +56,7 @@ def row(drive: Any, t: int) -> Array:
     current, beside, gain, bias, row, start = drive
     step = current[t % len(current), start : start + row.size]
     if beside.size:
-        add(step, beside[t, start : start + row.size], gain[0], row)
+        add(step, beside[t % len(beside), start : start + row.size], gain[0], row)
         step = row
     if bias.size:
         add(step, bias, bias.dtype.type(1), row)

@@ -1,5 +1,6 @@
 """Figures that only the paper's topics need; the general ones are in ``offspike.figures``."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ __all__ = ["Point", "cost_panels", "mse_by_layer", "offsets_side_by_side"]
 
 HATCHES = ("", "///", "...", "\\\\\\", "---")
 SPAN = 16  # percentage points below the best that the cost figure shows: where methods worth their cost differ
-SMALLEST = 1e-7  # mean ψ² below this, and 0 itself, are drawn at the foot of the logarithmic axis
+SMALLEST = 1e-8  # mean ψ² below this, and 0 itself, are drawn at the foot of the logarithmic axis, which says 0
 
 
 @style()
@@ -64,8 +65,6 @@ def offsets_side_by_side(found: dict[str, dict[str, LayerRecord]]) -> "Figure":
 @style()
 def mse_by_layer(errors: dict[str, list[float]]) -> "Figure":
     """The mean of ψ² in each layer on a logarithmic axis, a line a method; 0 lies at its foot."""
-    from matplotlib.ticker import StrMethodFormatter
-
     figure, axes = one_panel()
     layers = max(map(len, errors.values()))
     for index, (name, values) in enumerate(errors.items()):
@@ -73,7 +72,7 @@ def mse_by_layer(errors: dict[str, list[float]]) -> "Figure":
         looks: dict[str, Any] = {"marker": MARKERS[index], "linestyle": DASHES[index % len(DASHES)]}
         axes.plot(range(1, len(values) + 1), shown, label=name, color=COLOURS[index], markersize=5, **looks)
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_major_formatter(lambda x, _: "0" if math.isclose(x, SMALLEST) else f"{x:g}")
     axes.set_ylim(bottom=SMALLEST / 2)
     axes.set_xticks(range(1, layers + 1, 1 if layers < 12 else 2))
     axes.set_xlabel("layer")

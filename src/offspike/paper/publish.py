@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from offspike.experiment import provenance
+from offspike.paper.conditions import conditions
 from offspike.paper.measure import commit
 from offspike.paper.setting import Setting
 from offspike.paper.store import Results
 from offspike.paper.topic import Shown, Topic
 
-__all__ = ["NothingMeasured", "publish", "read_record"]
+__all__ = ["NothingMeasured", "draw", "publish", "read_record"]
 
 FILE = "record.json"
 HOW = ("command", "commit", "machine", "torch", "precision", "images")
@@ -31,11 +32,17 @@ def publish(topic: Topic, results: Results, setting: Setting, records: Path) -> 
         )
     folder = records / f"{datetime.now(UTC):%Y-%m-%d}_{topic.name}"
     folder.mkdir(parents=True, exist_ok=True)
-    shown = topic.show(own, setting)
     _write_record(folder / FILE, topic, own, setting, sorted(needed.keys() - own.raw.keys()))
-    _write_sheets(folder, topic, shown)
-    _write_figures(folder, shown)
+    draw(folder, topic, setting)
     return folder
+
+
+def draw(folder: Path, topic: Topic, setting: Setting) -> None:
+    """The tables and figures of a record, from what it holds."""
+    record = read_record(folder)
+    shown = topic.show(Results(record["cells"]), setting)
+    _write_sheets(folder, topic, shown, conditions(record))
+    _write_figures(folder, shown)
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -64,10 +71,12 @@ def _write_record(path: Path, topic: Topic, own: Results, setting: Setting, miss
     path.write_text(text, encoding="utf-8")
 
 
-def _write_sheets(folder: Path, topic: Topic, shown: Shown) -> None:
+def _write_sheets(folder: Path, topic: Topic, shown: Shown, measured: str) -> None:
+    """A table that is read alone says how it came about, too."""
+    said = "".join(f"\n{words}\n" for words in (shown.words, measured) if words)
     for sheet in shown.sheets:
         stem = folder / (f"{topic.name}-{sheet.name}" if sheet.name else topic.name)
-        for suffix, text in ((".md", sheet.to_markdown()), (".csv", sheet.to_csv()), (".tex", sheet.to_latex())):
+        for suffix, text in ((".md", sheet.to_markdown() + said), (".csv", sheet.to_csv()), (".tex", sheet.to_latex())):
             stem.with_suffix(suffix).write_text(text, encoding="utf-8")
 
 

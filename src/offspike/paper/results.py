@@ -4,12 +4,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-from offspike.paper.publish import FILE, read_record
-from offspike.paper.setting import FULL, TINY
+from offspike.paper.conditions import conditions
+from offspike.paper.publish import FILE, draw, read_record
+from offspike.paper.setting import FULL, TINY, Setting
 from offspike.paper.store import Results
 from offspike.paper.topics import TOPICS
 
-__all__ = ["results_page"]
+__all__ = ["draw_again", "results_page"]
 
 HEAD = """# Results
 
@@ -22,36 +23,39 @@ rows marked *paper* are as printed there, rows marked *ours* were measured. What
 
 def results_page(records: Path, page: Path) -> str:
     """The text of ``page``: the latest record of every topic, links relative to the page."""
-    sections = [HEAD]
+    return "\n".join([HEAD, *(_section(folder, _relative(folder, page)) for folder in _latest(records))])
+
+
+def draw_again(records: Path) -> None:
+    """The tables and figures in the latest record of every topic, as this version writes them."""
+    for folder in _latest(records):
+        record = read_record(folder)
+        draw(folder, TOPICS[record["topic"]], _setting(record))
+
+
+def _latest(records: Path) -> list[Path]:
+    found = []
     for name in TOPICS:
         folders = sorted(folder for folder in records.glob(f"*_{name}") if (folder / FILE).is_file())
-        if folders:
-            sections.append(_section(folders[-1], _relative(folders[-1], page)))
-    if len(sections) == 1:
+        found += folders[-1:]
+    if not found:
         raise ValueError(f"{records} holds no record of a table or figure: run offspike reproduce all first")
-    return "\n".join(sections)
+    return found
+
+
+def _setting(record: dict[str, Any]) -> Setting:
+    return next(each for each in (FULL, TINY) if each.data == record["data"])
 
 
 def _section(folder: Path, link: str) -> str:
     record = read_record(folder)
-    setting = next(each for each in (FULL, TINY) if each.data == record["data"])
-    shown = TOPICS[record["topic"]].show(Results(record["cells"]), setting)
+    shown = TOPICS[record["topic"]].show(Results(record["cells"]), _setting(record))
     parts = [f"## {record['title']}\n"]
     if shown.words:
         parts.append(f"{shown.words}\n")
     parts += [sheet.to_markdown() for sheet in shown.sheets]
     parts += [f"![{record['title']}: {name}]({link}/{name}.svg)\n" for name in shown.figures]
-    return "\n".join([*parts, f"{_said(record)} [Record]({link}/).\n"])
-
-
-def _said(record: dict[str, Any]) -> str:
-    runs = record["measured"]
-    if not runs:
-        return "Nothing is measured here."
-    machines = ", ".join(sorted({run["machine"] for run in runs}))
-    images = " or ".join(sorted({run["images"] for run in runs}, key=int))
-    precision = " and ".join(sorted({run["precision"] for run in runs}))
-    return f"Measured on {images} test images ({record['data']}) in {precision}; {machines}; torch {runs[0]['torch']}."
+    return "\n".join([*parts, f"{conditions(record)} [Record]({link}/).\n"])
 
 
 def _relative(folder: Path, page: Path) -> str:

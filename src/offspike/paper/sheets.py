@@ -2,17 +2,19 @@
 
 import csv
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["MISSING", "Sheet", "decimal", "percent"]
 
 MISSING = "–"
-# What LaTeX would take for a command, and the Greek that pdflatex's fonts lack.
+# What LaTeX would take for a command, what its usual fonts show as something else (< as ¡), and what they lack.
 LATEX = str.maketrans(
     {
-        **{sign: f"\\{sign}" for sign in "%&_#$"},
+        **{sign: f"\\{sign}" for sign in "%&_#${}"},
+        **{sign: f"${sign}$" for sign in "<>|"},
         "θ": "$\\theta$", "ρ": "$\\rho$", "ψ": "$\\psi$", "×": "$\\times$", "–": "--", "−": "$-$", "←": "$\\leftarrow$",
-        "µ": "$\\mu$", "≥": "$\\ge$", "±": "$\\pm$", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}",
+        "µ": "$\\mu$", "≥": "$\\ge$", "≤": "$\\le$", "±": "$\\pm$", "²": "$^2$", "…": "\\dots{}", "·": "$\\cdot$",
+        "≠": "$\\ne$",        "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}",
     }
 )  # fmt: skip
 
@@ -32,6 +34,12 @@ class Sheet:
             if len(row) != len(self.columns):
                 raise ValueError(f"{self.title}: a row of {len(row)} cells under {len(self.columns)} columns: {row}")
 
+    def trimmed(self) -> "Sheet":
+        """Without columns that hold no value at all."""
+        kept = [i for i in range(len(self.columns)) if i < self.text or any(row[i] != MISSING for row in self.rows)]
+        rows = tuple(tuple(row[i] for i in kept) for row in self.rows)
+        return replace(self, columns=tuple(self.columns[i] for i in kept), rows=rows)
+
     def to_markdown(self) -> str:
         """With the title in bold above it."""
         rule = [" --- " if index < self.text else " ---: " for index in range(len(self.columns))]
@@ -48,12 +56,12 @@ class Sheet:
         return out.getvalue()
 
     def to_latex(self) -> str:
-        """A ``table`` with booktabs rules."""
+        """A ``table`` with booktabs rules, in ASCII: any LaTeX sets it."""
         layout = "l" * self.text + "r" * (len(self.columns) - self.text)
         lines = [" & ".join(cell.translate(LATEX) for cell in line) + r" \\" for line in (self.columns, *self.rows)]
         body = "\n".join(["  \\toprule", f"  {lines[0]}", "  \\midrule", *(f"  {line}" for line in lines[1:])])
         return (
-            "\\begin{table}\n  \\centering\n"
+            "% needs \\usepackage{booktabs}\n\\begin{table}\n  \\centering\n"
             f"  \\caption{{{self.title.translate(LATEX)}}}\n"
             f"  \\begin{{tabular}}{{{layout}}}\n{body}\n  \\bottomrule\n  \\end{{tabular}}\n\\end{{table}}\n"
         )

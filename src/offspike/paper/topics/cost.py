@@ -93,7 +93,9 @@ def _sheet(net: str, points: list[Point], setting: Setting) -> Sheet:
         "method", "schedule", "T", "accuracy (%)", "ANN (%)", "synaptic passes", "membrane updates", "ticks",
         "µJ an image", "ANN, µJ",
     )  # fmt: skip
-    return Sheet(f"{TITLES[net]} on {setting.data}: accuracy and true cost", columns, tuple(rows), text=2, name=net)
+    return Sheet(
+        f"{TITLES[net]} on {setting.data}: accuracy and true cost", columns, tuple(rows), text=2, name=net
+    ).trimmed()
 
 
 TOPIC = Topic("cost", "Accuracy against true cost", cells, show)
