@@ -16,6 +16,7 @@ from offspike import cli
 from offspike.datasets import load_digits
 from offspike.paper.bench import Bench, MissingCheckpoint
 from offspike.paper.cells import Cell
+from offspike.paper.certified import certified
 from offspike.paper.measure import in_order, measure
 from offspike.paper.publish import NothingMeasured, publish, read_record
 from offspike.paper.results import results_page
@@ -285,3 +286,17 @@ def test_bad_input_is_one_line(monkeypatch, capsys, tmp_path):
         assert stop.value.code == 2
         assert said in error.lower()
         assert "Traceback" not in error
+
+
+def test_the_results_page_shows_the_networks_in_fixed_point_as_recorded():
+    rows = {"Input Ratio": [1.0, 1.0], "Output Ratio": [1.0, 0.5], "Output Ratio when Input is accurate": [1.0, 1.0]}
+    run = {
+        "model": "vgg16-cifar10-l4", "bits": 8, "T": 4, "samples": 200, "equal_logits": 199, "float_ann": 95.0,
+        "fixed_point_ann": 94.5, "spiking": 94.25, "worst_mse": 0.25, "proved": False, "table_s2": rows,
+        "same_spikes": {"TF32, batch 7": True, "bf16": False}, "same_spikes_on_the_cpu": True,
+    }  # fmt: skip
+    text = "\n".join(certified({"runs": [run], "machine": "a GPU", "torch": "2"}))
+    # Two layers listen to four steps each, then four are sent: 2·4 + 4 ticks. The second layer is not lossless.
+    expected = "| VGG-16 | 8 | 4 | 4 | 12 | 95.00 | 94.50 | 94.25 | 99.50 | 1 of 2 | 0.250 | no | TF32, batch 7; CPU |"
+    assert expected in text
+    assert "200 test images" in text

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from offspike.paper.certified import NAME, certified
 from offspike.paper.conditions import conditions
 from offspike.paper.publish import FILE, draw, read_record
 from offspike.paper.setting import FULL, TINY, Setting
@@ -23,7 +24,12 @@ rows marked *paper* are as printed there, rows marked *ours* were measured. What
 
 def results_page(records: Path, page: Path) -> str:
     """The text of ``page``: the latest record of every topic, links relative to the page."""
-    return "\n".join([HEAD, *(_section(folder, _relative(folder, page)) for folder in _latest(records))])
+    sections = [_section(folder, _relative(folder, page)) for folder in _latest(records)]
+    sections += [
+        "\n".join([*certified(read_record(folder)), f"[Record]({_relative(folder, page)}/).\n"])
+        for folder in _folders(records, NAME)[-1:]
+    ]
+    return "\n".join([HEAD, *sections])
 
 
 def draw_again(records: Path) -> None:
@@ -34,13 +40,14 @@ def draw_again(records: Path) -> None:
 
 
 def _latest(records: Path) -> list[Path]:
-    found = []
-    for name in TOPICS:
-        folders = sorted(folder for folder in records.glob(f"*_{name}") if (folder / FILE).is_file())
-        found += folders[-1:]
+    found = [folder for name in TOPICS for folder in _folders(records, name)[-1:]]
     if not found:
         raise ValueError(f"{records} holds no record of a table or figure: run offspike reproduce all first")
     return found
+
+
+def _folders(records: Path, name: str) -> list[Path]:
+    return sorted(folder for folder in records.glob(f"*_{name}") if (folder / FILE).is_file())
 
 
 def _setting(record: dict[str, Any]) -> Setting:

@@ -39,7 +39,8 @@ def show(results: Results, setting: Setting) -> Shown:
     )  # fmt: skip
     words = (
         f"QCFS, COS and exact: ρ = L = {setting.levels}, layer-wise schedule. RMP, OPI, SNM and SNNC-AP start from "
-        "ReLU networks; SNNC-AP is converted anew for each T."
+        "ReLU networks, trained without a bound on their activations: thresholds that hold these are coarse where "
+        "steps are few. SNNC-AP is converted anew for each T."
     )
     below = [sentence for net in setting.nets for sentence in _below(results, setting, net)]
     return Shown(sheets, words=" ".join([words, *below]))
