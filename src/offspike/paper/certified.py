@@ -12,9 +12,9 @@ __all__ = ["NAME", "certified"]
 NAME = "certify"  # the record's
 WORDS = (
     "Beyond the paper: weights, biases and thresholds on a power-of-two grid (`osp.snap`), calibrated exactly, "
-    "T = ρ = L, layer-wise schedule. *Lossless layers* have 100 % in all three rows of Table S2: input ratio, output ratio, "
-    "and output ratio with accurate input. Spikes of the first images were compared under each of the settings named. The "
-    "certificates lie beside the record."
+    "T = ρ = L, layer-wise schedule. *Lossless layers* have 100 % in all three rows of Table S2: input ratio, output "
+    "ratio, and output ratio with accurate input. Spikes of the first images were compared under each of the settings "
+    "named. The certificates lie beside the record."
 )
 
 
