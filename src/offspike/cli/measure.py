@@ -25,6 +25,7 @@ from offspike.cli.shared import (
     Steps,
     check_writable,
     console,
+    open_split,
     progress_bars,
     publish,
     show_energy,
@@ -219,8 +220,9 @@ def open_model_and_data(model: str, data: str, root: Path, batch: int, limit: in
     ann = load(model)
     if isinstance(ann, SpikingNetwork):
         raise ValueError(f"{model} holds a spiking network; give the ANN, its methods are chosen here")
-    test = held(data, root, "test")
-    mine = distributed.shard(torch.arange(len(test))[:limit])
+    test = open_split(ann, data, root, "test")
+    spread = max(1, len(test) // limit) if limit and data == "folder" else 1  # it lists its images class by class
+    mine = distributed.shard(torch.arange(0, len(test), spread)[:limit])
     if not len(mine):
         raise ValueError(f"{limit} images are not enough for {distributed.world_size()} processes")
     inputs = getattr(ann, "preprocess", test.preprocess)
@@ -229,18 +231,8 @@ def open_model_and_data(model: str, data: str, root: Path, batch: int, limit: in
         return ((inputs(x), y) for x, y in test.blocks(mine, batch))
 
     def training(count: int) -> list[Any]:
-        train = held(data, root, "train")
+        train = open_split(ann, data, root, "train")
         step = max(1, len(train) // count)  # evenly spaced: a folder lists its images class by class
         return [inputs(x) for x, _ in train.blocks(torch.arange(0, len(train), step)[:count], batch)]
 
     return Opened(rectified(ann, test.shape), batches, len(mine), test.classes, training)
-
-
-def held(data: str, root: Path, split: str) -> Any:
-    """A data set that fits into memory."""
-    from offspike import datasets
-
-    found = datasets.load(data, root=root, split=split)
-    if isinstance(found, datasets.FolderStream):
-        raise ValueError(f"{root} is too large to be held in memory, which this command needs: take fewer images")
-    return found
