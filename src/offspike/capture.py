@@ -44,8 +44,11 @@ class Step:
 
     def node(self) -> Node:
         """What a graph keeps of it; a ValueError names the line that cannot be written down."""
+        args, kwargs = self.args, dict(self.kwargs)
+        if not args and "input" in kwargs:  # PyTorch's name of the first argument: conv(input=x) is conv(x)
+            args = (kwargs.pop("input"),)
         try:
-            return Node(self.name, self.kind, self.target, self.args, self.kwargs)
+            return Node(self.name, self.kind, self.target, args, kwargs)
         except ValueError as error:
             place = f" ({self.source})" if self.source else ""
             raise ValueError(f"{error}{place}: offspike.graph lists what it knows") from error
