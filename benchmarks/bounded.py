@@ -104,7 +104,7 @@ def _limit(device: torch.device, limit: int | None) -> None:
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     total = torch.cuda.get_device_properties(device).total_memory
-    torch.cuda.set_per_process_memory_fraction(1.0 if limit is None else min(1.0, limit / total), device)
+    torch.cuda.set_per_process_memory_fraction(1.0 if limit is None else min(1.0, limit / total))
 
 
 class _Said(logging.Handler):

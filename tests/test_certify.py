@@ -1,8 +1,11 @@
 """Certificates: proved, and not proved when any premise is broken."""
 
 import json
+from collections import Counter
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,9 +13,11 @@ from safetensors import safe_open
 from torch import nn
 
 import offspike as osp
+from offspike.fixed.proof import prove
 from offspike.look.findings import Findings
 from offspike.page import write_page
 from offspike.preprocess import Preprocess
+from offspike.record import Judgement
 
 LEVELS = 4
 
@@ -36,6 +41,11 @@ def images(count=24, seed=5):
 
 def certified(ann, snn, **options):
     return osp.certify(ann, snn, images().split(10), **options)
+
+
+@cache
+def stated():
+    return certified(*made())
 
 
 def test_a_snapped_network_is_proved():
@@ -96,6 +106,20 @@ def test_a_bound_exceeded_is_not_proved():
     assert any("24 are exact" in reason for reason in certificate.reasons)
 
 
+def test_a_readout_that_is_rounded_is_not_proved():
+    """Each logit has 24 bits; the sum of eight has 27. Only the spiking network makes it."""
+    torch.manual_seed(0)
+    ann = nn.Sequential(nn.Linear(6, 5), osp.QCFS(8), nn.Linear(5, 3)).eval()
+    ann = osp.snap(ann, bits=4, example=torch.rand(4, 6))
+    with torch.no_grad():
+        ann.get_submodule("2").bias.copy_(torch.tensor([2.0**13 + 2**-10, -(2.0**13), 0]))
+    snn = osp.convert(ann, osp.methods.exact(8))
+    x = torch.randn(200, 6)
+    assert not torch.equal(snn(x, 8).mean(0), ann(x))
+    proof = prove(ann, snn, steps=8, inputs=(x,))
+    assert proof.reasons == ("the readout sums the logits of 8 steps, which needs 27 bits, and 24 are exact",)
+
+
 @pytest.mark.parametrize("method", [
     osp.methods.qcfs(), osp.methods.cos(LEVELS), osp.methods.cos_light(LEVELS),
     osp.methods.exact(LEVELS, schedule="causal"), osp.methods.exact(LEVELS, corrections=(osp.corrections.HalfStep(4),)),
@@ -153,6 +177,21 @@ def test_a_small_margin_is_not_proved():
     assert not certified(ann, snn).proved
 
 
+def test_a_precision_that_rounds_is_not_proved():
+    ann, _ = made()
+
+    def reasons(precision):
+        snn = osp.convert(ann, osp.methods.exact(LEVELS), precision=precision)
+        return prove(ann, snn, steps=LEVELS, inputs=(images(1),)).reasons
+
+    assert any("rounds sums" in reason for reason in reasons("bf16"))
+    assert reasons("tf32") == reasons("exact32") == ()
+    with torch.no_grad():  # twelve bits: exact in float32, rounded by TF32
+        ann.get_submodule("classifier.3").weight[0, 0] = (2**11 + 1) * 2.0**-11
+    assert reasons("exact32") == ()
+    assert reasons("tf32") == ("classifier.3: its weights or inputs are 1 bits too long for tf32",)
+
+
 # What a proof is worth.
 
 
@@ -207,6 +246,28 @@ def test_one_pass_gives_the_readout_where_that_is_proved():
         snn.fast(x)
 
 
+@torch.no_grad()
+def test_one_pass_notices_that_the_network_has_changed(tmp_path):
+    ann, snn = made()
+    x = images()
+    certificate = certified(ann, snn)
+    expected = snn.fast(x)
+    assert torch.equal(deepcopy(snn).fast(x), expected)  # the same network in other tensors
+    osp.save(snn, tmp_path / "snn.safetensors")
+    loaded = osp.load(tmp_path / "snn.safetensors")
+    loaded.certificate = certificate
+    assert torch.equal(loaded.fast(x), expected)
+    weight = snn.model.get_submodule("classifier.3").weight
+    weight[0, 0] += 1
+    with pytest.raises(ValueError, match="not the one that was certified"):
+        snn.fast(x)
+    weight[0, 0] -= 1  # whole numbers: the very weights again
+    assert torch.equal(snn.fast(x), expected)
+    snn.precision = "bf16"
+    with pytest.raises(ValueError, match="not the one that was certified"):
+        snn.fast(x)
+
+
 # Files.
 
 
@@ -254,6 +315,20 @@ def test_the_file_holds_the_whole_numbers(tmp_path):
     assert neurons["threshold"] == 2.0 ** -neurons["exponent"]
     loaded = osp.load(tmp_path / "ann.safetensors")
     osp.verify(certificate, loaded, osp.convert(loaded, osp.methods.exact(LEVELS)))
+
+
+def test_whole_numbers_are_stored_whole_or_not_at_all(tmp_path):
+    torch.manual_seed(0)
+    ann = nn.Sequential(nn.Linear(6, 5), osp.QCFS(LEVELS), nn.Linear(5, 3)).eval()  # does not know its input's shape
+    x = torch.rand(4, 6)
+    for bits, dtype in ((10, "int8"), (8, "int4")):
+        with pytest.raises(ValueError, match=f"in fixed point, and {dtype} would round it"):
+            osp.save(osp.snap(ann, bits=bits, example=x), tmp_path / "ann.safetensors", dtype=dtype)
+    narrow = osp.snap(ann, bits=4, example=x)
+    osp.save(narrow, tmp_path / "ann.safetensors", dtype="int4")
+    with safe_open(tmp_path / "ann.safetensors", framework="pt") as file:
+        assert json.loads(file.metadata()["offspike"])["integers"]["0"]["bits"] <= 3  # and a sign
+    assert torch.equal(osp.load(tmp_path / "ann.safetensors")(x), narrow(x))
 
 
 @torch.no_grad()
@@ -309,10 +384,81 @@ def test_a_certificate_that_claims_too_much_is_refused():
     with torch.no_grad():
         ann.get_submodule("features.3").weight[0, 0, 0, 0] += 1e-5
     snn = osp.convert(ann, osp.methods.exact(LEVELS))
-    data = certified(ann, snn).to_dict()
-    data["reasons"] = []
+    forged = replace(certified(ann, snn), reasons=())
     with pytest.raises(ValueError, match="does not follow from the weights"):
-        osp.verify(osp.Certificate.from_dict(data), ann, snn)
+        osp.verify(forged, ann, snn)
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ({"correct": 23}, "correct = 23, 24 was seen"),
+    ({"reference_correct": 23}, "reference_correct = 23"),
+    ({"samples": 25, "equal": 25}, "samples = 25, 24 was seen"),
+    ({"reasons": ("because",)}, "does not follow from the weights"),
+])  # fmt: skip
+def test_one_digit_changed_is_found(change, said):
+    ann, snn = made()
+    data = [(images(), ann(images()).argmax(1))]  # all of them right
+    forged = replace(osp.certify(ann, snn, data), **change)
+    with pytest.raises(ValueError, match=said):
+        osp.verify(forged, ann, snn, loader=data)
+
+
+def test_a_changed_bound_or_count_of_a_layer_is_found():
+    ann, snn = made()
+    certificate = stated()
+    name, layer = [*certificate.layers.items()][1]
+    narrow = replace(layer, bound=replace(layer.bound, membrane_bits=layer.bound.membrane_bits - 1))
+    other = replace(layer, own=Judgement(7, 7, 0.0, Counter({0: 7})))
+    for changed, loader in ((narrow, None), (other, images().split(10))):
+        forged = replace(certificate, layers={**certificate.layers, name: changed})
+        with pytest.raises(ValueError, match=name):
+            osp.verify(forged, ann, snn, loader=loader)
+    long = replace(certificate.sums["features.3"], bits=30)
+    with pytest.raises(ValueError, match=r"features\.3"):
+        osp.verify(replace(certificate, sums={**certificate.sums, "features.3": long}), ann, snn)
+    with pytest.raises(ValueError, match="other layers"):
+        osp.verify(replace(certificate, layers={name: layer}), ann, snn)
+
+
+@pytest.mark.parametrize("path", [
+    ("derived", "verdict"), ("derived", "proved"), ("sums", "features.3", "exact_in"), ("samples",), ("hello",),
+    ("layers", "features.5", "own", "ratio"), ("layers", "features.5", "own", "total"), ("provenance",),
+])  # fmt: skip
+def test_a_file_that_contradicts_itself_is_refused(path):
+    for value in (0, "x", [1], {"a": 1}):
+        data = json.loads(json.dumps(stated().to_dict()))
+        place = data
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+        with pytest.raises(ValueError, match="certificate"):
+            osp.Certificate.from_dict(data)
+
+
+def test_a_huge_file_and_a_deep_one_are_refused(tmp_path):
+    with (tmp_path / "huge.json").open("wb") as file:
+        file.truncate(2**33)
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    for name in ("huge", "deep"):
+        with pytest.raises(ValueError, match=f"{name}.json is not an offspike certificate"):
+            osp.Certificate.from_json(tmp_path / f"{name}.json")
+
+
+def test_the_certificates_of_the_records_are_read():
+    found = [*Path(__file__).parents[1].glob("reproduce/records/*certify*/*-int*.json")]
+    assert all(osp.Certificate.from_json(path).proved for path in found)
+    assert found
+
+
+def test_the_same_weights_in_other_layers_are_another_network():
+    ann, snn = made()
+    certificate = stated()
+    pool = next(module for module in ann.modules() if isinstance(module, nn.AvgPool2d))
+    pool.ceil_mode = True
+    with pytest.raises(ValueError, match="for other weights"):
+        osp.verify(certificate, ann, osp.convert(ann, osp.methods.exact(LEVELS)))
+    proof = prove(ann, snn, steps=LEVELS, inputs=(images(1),))
+    assert any("options are not those of the ANN" in reason for reason in proof.reasons)
 
 
 def test_no_data_is_refused():

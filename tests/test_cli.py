@@ -224,6 +224,19 @@ def test_certify_and_verify(offspike, model, tmp_path):
     code, out, _ = offspike("verify", file)
     assert code == 0
     assert "✓" in out
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for path in (file, network):
+        path.rename(elsewhere / path.name)
+    code, out, _ = offspike("verify", elsewhere / "c.json", "--static", "--root", tmp_path / "none")
+    assert code == 0
+    assert "the data was not run again" in out
+    stated = (elsewhere / "c.json").read_text()
+    file.write_text(stated.replace('"samples": 12', '"samples": 13'))
+    code, _, error = offspike("verify", file)
+    assert code == 2
+    assert "contradicts itself" in error
+    file.write_text(stated)
     osp.save(osp.snap(osp.zoo.small(activation=osp.QCFS(2)), example=torch.rand(2, 1, 8, 8)), network)
     code, _, error = offspike("verify", file, "--static")
     assert code == 2
@@ -231,7 +244,9 @@ def test_certify_and_verify(offspike, model, tmp_path):
 
 
 def test_certify_says_which_layer_needs_fewer_bits(offspike, model):
-    code, _, error = offspike("certify", model, "--limit", 12, "--bits", 16)
+    file = model.with_name("certificate.json")
+    code, _, error = offspike("certify", model, "--limit", 12, "--bits", 16, "--json", file)
     assert code == 2
+    assert not file.exists()
     assert "would do" in error
     assert "\n" not in error.strip()

@@ -115,6 +115,9 @@ def test_a_corrected_network_is_saved_whole(network, tmp_path, method):
 def test_what_does_not_go_together_is_refused():
     with pytest.raises(ValueError, match=r"Potential sets v\(0\) for the whole data set"):
         osp.methods.exact(4, corrections=(Potential(4),))
+    for make in (lambda: Bias(0), lambda: Potential(4, images=0), lambda: osp.corrections.Weights(4, batch=0)):
+        with pytest.raises(ValueError, match="must be >= 1, got 0"):
+            make()
     with pytest.raises(ValueError, match="pipeline must be light or advanced"):
         osp.methods.snnc(4, pipeline="heavy")
     qcfs = nn.Sequential(nn.Linear(2, 2), osp.QCFS(4), nn.Linear(2, 2))

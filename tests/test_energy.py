@@ -49,6 +49,94 @@ def test_a_linear_layer_reaches_every_output():
     assert fan_out(nn.Linear(5, 7), (5,)).tolist() == [7] * 5
 
 
+def test_every_token_has_its_connections():
+    assert fan_out(nn.Linear(3, 5), (4, 3)).tolist() == [[5] * 3] * 4
+
+
+@pytest.mark.parametrize("conv", [
+    nn.ConvTranspose2d(2, 3, 3, 2, 1), nn.ConvTranspose2d(4, 6, (2, 3), (3, 1), (0, 2), groups=2, dilation=2),
+])  # fmt: skip
+def test_a_transposed_convolution_reaches_what_it_does_not_cut_off(conv):
+    """Output o of input i along an axis: o = i·stride − padding + tap·dilation, if that lies inside."""
+    sizes = 5, 4
+    reached = []
+    for axis, n in enumerate(sizes):
+        s, p, d, k = (each[axis] for each in (conv.stride, conv.padding, conv.dilation, conv.kernel_size))
+        most = (n - 1) * s - 2 * p + d * (k - 1) + 1
+        reached.append(torch.tensor([sum(0 <= i * s - p + tap * d < most for tap in range(k)) for i in range(n)]))
+    expected = conv.out_channels // conv.groups * torch.outer(*reached)
+    assert torch.equal(fan_out(conv, (conv.in_channels, *sizes)), expected.expand(conv.in_channels, -1, -1))
+    layers = [nn.Conv2d(1, conv.in_channels, 1), osp.QCFS(4), conv, osp.QCFS(4)]
+    snn = osp.convert(nn.Sequential(*layers).eval(), osp.methods.qcfs())
+    assert energy(snn, [torch.rand(3, 1, *sizes)], 4).layers["2"].ann_macs == 3 * int(expected.sum()) * conv.in_channels
+
+
+def test_a_shortcut_in_fixed_point_pays_one_operation_a_spike():
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.act = nn.Conv2d(1, 2, 3, padding=1), osp.QCFS(4, lam=1.3)
+            self.b, self.act2 = nn.Conv2d(2, 2, 3, padding=1), osp.QCFS(4, lam=0.7)
+
+        def forward(self, x):
+            h = self.act(self.a(x))
+            return self.act2(self.b(h) + h)
+
+    torch.manual_seed(0)
+    x = torch.rand(6, 1, 4, 4)
+    snn = osp.convert(osp.snap(Residual().eval(), example=x), osp.methods.exact(4))
+    sent = []
+    snn.layers["act"].register_forward_hook(lambda m, args, out: sent.append(int((out != 0).sum())))
+    shortcut = energy(snn, [x], 4).layers["act_scale"]
+    assert shortcut.synaptic_operations == sent[0] > 0
+    assert shortcut.ann_macs == 6 * 2 * 4 * 4  # one for each neuron
+    assert shortcut.macs == 0
+
+
+class Meeting(nn.Module):
+    """Image and spikes meet: after weights of their own, and before weights that they share."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.act, self.b = nn.Conv2d(1, 2, 3, padding=1), osp.QCFS(4), nn.Conv2d(2, 1, 3, padding=1)
+        self.side, self.act2, self.both, self.act3 = nn.Conv2d(1, 1, 1), osp.QCFS(4), nn.Conv2d(2, 1, 1), osp.QCFS(4)
+
+    def forward(self, x):
+        h = self.act2(self.b(self.act(self.a(x)).view(x.shape[0], 2, 4, 4)) + self.side(x))
+        return self.act3(self.both(torch.cat([h, x], 1)))
+
+
+def test_the_image_is_multiplied_once_and_where_spikes_meet_it_at_every_step():
+    torch.manual_seed(1)
+    x = torch.rand(3, 1, 4, 4) + 0.1
+    snn = osp.convert(Meeting().eval(), osp.methods.qcfs())
+    sent = []
+    snn.layers["act2"].register_forward_hook(lambda m, args, out: sent.append((out != 0).flatten(1).sum(1)))
+    spent = energies(snn, [x], 5)
+    for t, one in enumerate(spent, start=1):
+        assert one.layers["a"].macs == 3 * 2 * (4 * 3 - 2) ** 2  # borders: 10 taps of 12 along an axis
+        assert one.layers["side"].macs == 3 * 16
+        assert one.layers["b"].macs == one.layers["both"].synaptic_operations == 0
+        assert one.layers["both"].macs == 3 * 16 * t + int(sent[0][: 3 * t].sum())
+    assert spent[0] == energy(snn, [x], 1)
+
+
+def test_several_inputs_and_what_is_not_counted():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.act = nn.Linear(3, 4), nn.Linear(2, 4), osp.QCFS(4)
+            self.w = nn.Parameter(torch.rand(4, 2))
+
+        def forward(self, x, y):
+            return self.act(self.a(x) + self.b(y)) @ self.w
+
+    x = torch.rand(5, 3), torch.rand(5, 2)
+    snn = osp.convert(Two().eval(), osp.methods.exact(4), example=x)
+    with pytest.warns(UserWarning, match="not operator.matmul"):
+        assert energy(snn, [(x, None)], 4).macs == 5 * (3 * 4 + 2 * 4)
+
+
 def test_no_spikes_no_synaptic_operations():
     ann, x = cnn()
     for module in (ann[0], ann[2]):

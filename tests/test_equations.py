@@ -29,13 +29,22 @@ def test_qcfs_has_the_values_of_equation_7():
     assert torch.equal(qcfs(2 * x, 2.0, 4), 2 * expected)
 
 
-def test_qcfs_passes_its_gradient_straight_through_the_floor_but_not_through_the_clip():
-    x = torch.tensor([-1.0, 0.1, 0.3, 0.9, 2.0], requires_grad=True)
+@pytest.mark.parametrize("levels", [1, 2, 4])
+def test_qcfs_has_the_gradient_of_the_clip_alone_and_lambda_learns_from_the_rounding_too(levels):
+    # -0.01 and 1.01 are rounded to the levels 0 and L, not cut off by the clip: no gradient there either.
+    x = torch.tensor([-1.0, -0.01, 0.1, 0.3, 0.9, 1.01, 2.0], requires_grad=True)
     lam = torch.tensor(1.0, requires_grad=True)
-    qcfs(x, lam, 4).sum().backward()
-    assert torch.equal(x.grad, torch.tensor([0.0, 1.0, 1.0, 1.0, 0.0]))
+    y = qcfs(x, lam, levels)
+    y.sum().backward()
+    assert torch.equal(x.grad, torch.tensor([0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0]))
     # d/dλ: 1 above, 0 below, (quantised − x)/λ between.
-    assert lam.grad.item() == pytest.approx(1.0 + (0.0 - 0.1) + (0.25 - 0.3) + (1.0 - 0.9), abs=1e-6)
+    assert lam.grad.item() == pytest.approx(2 + (y - x)[2:5].sum().item(), abs=1e-6)
+
+
+@given(st.integers(1, 8), st.lists(st.floats(-4, 4, width=32), min_size=1), st.floats(0.125, 4, width=32))
+def test_the_first_clip_of_qcfs_changes_no_value(levels, values, lam):
+    x = torch.tensor(values)
+    assert torch.equal(qcfs(x, lam, levels), (x * levels / lam + 0.5).floor().clamp(0, levels) * (lam / levels))
 
 
 @given(currents(neurons=1), thresholds)

@@ -18,8 +18,11 @@ from offspike.graph import map_values
 from offspike.preprocess import Preprocess
 from test_random_networks import Random, operation
 
-# A product with the image itself; F.linear with the weight of another layer.
-REFUSED = {"image meets spikes": "multiplies two values", "attributes": "snap cannot put F.linear"}
+# A product with the image itself; F.linear with the weight of another layer; a cast.
+REFUSED = {
+    "image meets spikes": "multiplies two values", "attributes": "snap cannot put F.linear",
+    "products": "snap cannot put float",
+}  # fmt: skip
 # Layers without neurons between them: 8 bits become too many.
 LONG = {"pre-activation resnet", "densenet"}
 PROVED = [*sorted(LONG), "vision resnet", "cifar resnet", "u-net", "multi-head"]
@@ -208,22 +211,50 @@ def test_bits_for_an_unknown_layer_are_refused():
 
 def test_a_bound_that_cannot_be_met_names_the_layer_and_the_bits_that_would_do():
     ann, x = small(), torch.rand(2, 1, 8, 8)
-    said = r"(features\.0): its sums need \d+ bits and 24 are exact; its weights have 16 bits, (\d+) would do"
+    said = r"(features\.0): its sums need \d+ bits and 24 are exact; its weights have 16 bits, (\d+) can be summed"
     with pytest.raises(ValueError, match=said) as caught:
         osp.snap(ann, bits={"": 8, "features.0": 16}, example=x)
     name, bits = re.search(said, str(caught.value)).groups()
     with pytest.raises(ValueError, match=r"2: currents summed over 4 steps need 26 .* 2 bits less"):
         osp.snap(ann, bits={"": 8, name: int(bits)}, example=x)  # the image comes at each of the four steps
     osp.snap(ann, bits={"": 8, name: int(bits) - 2}, example=x)
+    most = int(re.search(r"At most (\d+) bits in every layer would do", str(caught.value))[1])
+    assert most == int(bits) - 2
+    osp.snap(ann, bits=most, example=x)
+    with pytest.raises(ValueError, match=f"At most {most} bits"):
+        osp.snap(ann, bits=most + 1, example=x)
 
 
 def test_bf16_asks_for_shorter_numbers():
     x = torch.rand(2, 1, 8, 8)
     osp.snap(small(), bits=8, example=x, input_bits=9, arithmetic="bf16")
-    with pytest.raises(ValueError, match=r"features\.0: in bf16 numbers may have 8 bits .* would do"):
+    with pytest.raises(ValueError, match=r"features\.0: in bf16 numbers may have 8 bits .* input_bits") as caught:
         osp.snap(small(), bits=8, example=x, input_bits=10, arithmetic="bf16")
+    assert "would do" not in str(caught.value)  # fewer bits of weights do not shorten images
+    with pytest.raises(ValueError, match=r"At most 9 bits in every layer would do"):  # eight, and a sign
+        osp.snap(small(), bits=10, example=x, input_bits=9, arithmetic="bf16")
     with pytest.raises(ValueError, match="arithmetic must be one of"):
         osp.snap(small(), example=x, arithmetic="fp8")
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"per": "neuron"}, "per must be one of channel, layer"),
+    ({"input_bits": 0}, "input_bits must be from 2 to 16"),
+    ({"calibration": torch.full((2, 1, 8, 8), torch.nan)}, "calibration holds NaN"),
+])  # fmt: skip
+def test_nonsense_is_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        osp.snap(small(), example=torch.rand(2, 1, 8, 8), **options)
+    with pytest.raises(TypeError, match="calibration is a batch"):
+        osp.snap(small(), example=torch.rand(2, 1, 8, 8), calibration=[torch.rand(2, 1, 8, 8)])
+
+
+def test_several_levels_and_plain_relus_are_refused():
+    layers = [nn.Linear(3, 4), osp.QCFS(4), nn.Linear(4, 4), osp.QCFS(8), nn.Linear(4, 2)]
+    with pytest.raises(ValueError, match="L = 4, 8 levels"):
+        osp.snap(nn.Sequential(*layers).eval(), example=torch.rand(2, 3))
+    with pytest.raises(ValueError, match=r"1 \(ReLU\) .*osp\.prepare"):
+        osp.snap(nn.Sequential(nn.Linear(3, 4), nn.ReLU()).eval(), example=torch.rand(2, 3))
 
 
 def test_levels_that_are_no_power_of_two_are_refused():

@@ -35,6 +35,40 @@ def test_batches_do_not_matter(rule, size):
     assert whole["1"].shape == {"layer": (), "channel": (4, 1, 1), "neuron": (4, 4, 4)}[rule.per]
 
 
+@pytest.mark.parametrize("size", [1, 7, 70])  # 70: the last batch is a single image
+def test_nor_do_they_where_sums_are_rounded(size):
+    torch.manual_seed(0)
+    ann = nn.Sequential(nn.Conv2d(3, 8, 3), osp.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 16), osp.ReLU()).eval()
+    x = torch.randn(71, 3, 8, 8)
+    for rule in (Maximum(per="neuron"), Percentile(99.0), LeastError(4)):
+        whole, parts = measure(ann, rule, [x]), measure(ann, rule, x.split(size))
+        assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, 3e38])
+@pytest.mark.parametrize("rule", [Maximum(), Percentile(), LeastError(4)], ids=str)
+def test_what_is_not_finite_is_refused(rule, bad):
+    ann, x = cnn()
+    x[3, 0, 2, 2] = bad
+    ann[0].weight.data.fill_(2.0)
+    with pytest.raises(ValueError, match="NaN or infinite on the calibration data"):
+        measure(ann, rule, [x])
+
+
+def test_several_inputs_are_named():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.act = nn.Linear(3, 4), nn.Linear(2, 4), osp.ReLU()
+
+        def forward(self, x, y):
+            return self.act(self.a(x) + self.b(y))
+
+    x = torch.rand(5, 3), torch.rand(5, 2)
+    with pytest.raises(TypeError, match="network of several inputs"):
+        osp.convert(Two().eval(), osp.methods.rmp(), example=x, calibration=[(x, None)])
+
+
 def seen(values, per="layer", parts=1):
     found = Seen(per)
     for part in values.chunk(parts):

@@ -45,14 +45,15 @@ def save(
     ``provenance`` is added to versions and date. ``preprocess`` is the mean and std of the images (kept from a loaded
     model). ``dtype`` is how the weights of layers are stored: float16 halves the file, int8 (one scale an output
     channel) quarters it, int4 takes an eighth; ``{"": "int8", "classifier": "int4"}`` chooses by the layer's name.
-    Everything else stays float32, and loading gives float32.
+    Everything else stays float32, and loading gives float32. Of a network in fixed point nothing may be lost.
     """
     network = captured(model.model if isinstance(model, SpikingNetwork) else model)
     preprocess = getattr(model, "preprocess", None) if preprocess is None else preprocess
     header = {"format": FORMAT, **_describe(network), **_facts(model, preprocess, provenance or {})}
     header["integers"] = integer_view(network)
     weights = {f"{name}.weight" for name in header["layers"]} - set(header["attributes"])
-    tensors = storage.pack(network.state_dict(), weights=weights, precision=dtype)
+    fixed = header["integers"] is not None
+    tensors = storage.pack(network.state_dict(), weights=weights, precision=dtype, lossless=fixed)
     try:
         text = json.dumps(header, allow_nan=False)
     except (TypeError, ValueError) as error:

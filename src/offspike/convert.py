@@ -98,6 +98,11 @@ def _folded(ann: nn.Module, example: Tensor | tuple[Tensor, ...] | None) -> nn.M
 def _batches(calibration: Calibration, like: Tensor) -> Iterator[Tensor]:
     for batch in [calibration] if isinstance(calibration, Tensor) else calibration:
         x = batch if isinstance(batch, Tensor) else batch[0]
+        if not isinstance(x, Tensor):
+            raise TypeError(
+                f"calibration is a tensor of inputs, or batches x or (x, labels) of them; got {type(x).__name__}. A "
+                "network of several inputs cannot take thresholds or corrections from data"
+            )
         yield x.to(like.device)
 
 

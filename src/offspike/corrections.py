@@ -48,6 +48,9 @@ class HalfStep:
     steps: int
     images: ClassVar[int] = 0
 
+    def __post_init__(self) -> None:
+        _check(self.steps)
+
     def __call__(self, snn: Any, ann: nn.Module, x: Tensor, progress: Progress | None = None) -> None:
         """No data is looked at."""
         for layer in snn.layers.values():
@@ -61,6 +64,9 @@ class Bias:
     steps: int
     images: int = 128
     iterations: int = 1
+
+    def __post_init__(self) -> None:
+        _check(self.steps, self.images, self.iterations)
 
     def __call__(self, snn: Any, ann: nn.Module, x: Tensor, progress: Progress | None = None) -> None:
         """In one pass; each layer is mended ``iterations`` times before the next one sees it."""
@@ -83,6 +89,9 @@ class Potential:
 
     steps: int
     images: int = 128
+
+    def __post_init__(self) -> None:
+        _check(self.steps, self.images)
 
     def __call__(self, snn: Any, ann: nn.Module, x: Tensor, progress: Progress | None = None) -> None:
         """In one pass."""
@@ -112,6 +121,9 @@ class Weights:
     iterations: int = 100
     batch: int = 32
     lr: float = 1e-3
+
+    def __post_init__(self) -> None:
+        _check(self.steps, self.images, self.iterations, self.batch)
 
     def __call__(self, snn: Any, ann: nn.Module, x: Tensor, progress: Progress | None = None) -> None:
         """In one pass over the network."""
@@ -240,6 +252,11 @@ def _activations(ann: nn.Module, x: Tensor) -> dict[str, Tensor]:
             module.register_forward_hook(lambda m, args, out, name=name: answers.update({name: out}))
     ann(x)
     return answers
+
+
+def _check(*counts: int) -> None:
+    if min(counts) < 1:
+        raise ValueError(f"steps, images, iterations and batch must be >= 1, got {min(counts)}")
 
 
 def _rate(folded: Tensor) -> Tensor:

@@ -4,13 +4,16 @@
   as many as it has outgoing connections, its *fan-out* (borders, strides, dilation and groups included). Events that
   average pooling or a sum merged before the weights count once.
 - Linear layers that see the image (no spike before them) multiply: their MACs, once, since their input does not change.
+  Where image and spikes meet before the weights, each entry that is not 0 is a MAC for each of its connections.
 - A *membrane update* is one neuron at one step. Phase 1 is included: the causal schedule's events, and the updates of
   every schedule (`latency.py`).
 
-The ANN's MACs are counted beside them: also where the spiking network loses. Only layers count (convolutions and
-linear layers), not functional calls; nor batch norms, which fold into the weights, nor a shortcut's own addition.
+The ANN's MACs are counted beside them: also where the spiking network loses. Only layers count (convolutions, linear
+layers and the one-to-one scales of fixed-point shortcuts), not functional calls, of which a warning tells; nor batch
+norms, which fold into the weights, nor a shortcut's own addition.
 """
 
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,8 +26,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from offspike.arithmetic.roles import SYNAPSES, bare
 from offspike.capture import capture
 from offspike.clock import active_clock
+from offspike.graph import Graph
 from offspike.latency import Cost, cost
 from offspike.layers import SpikingLayer
 from offspike.network import SpikingNetwork
@@ -32,7 +37,8 @@ from offspike.network import SpikingNetwork
 __all__ = ["CostModel", "Energy", "energies", "energy", "fan_out"]
 
 COUNTS = ("synaptic_operations", "macs", "membrane_updates", "ann_macs")
-LINEAR = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+SIZES = ("shape", "ndim", "size", "dim", "numel")
+PRODUCTS = ("conv1d", "conv2d", "conv3d", "conv_transpose2d", "linear", "matmul")
 
 
 @dataclass(frozen=True)
@@ -97,18 +103,18 @@ class Energy:
 
 def energy(
     snn: SpikingNetwork,
-    batches: Iterable[Tensor | tuple[Tensor, Tensor]],
+    batches: Iterable[Any],
     steps: int,
     *,
     progress: Callable[[int], None] | None = None,
 ) -> Energy:
-    """What ``steps`` time-steps of ``snn`` cost over batches (labels are ignored)."""
+    """What ``steps`` time-steps of ``snn`` cost over batches x or ``(x, labels)``; several inputs are a tuple x."""
     return energies(snn, batches, steps, progress=progress)[-1]
 
 
 def energies(
     snn: SpikingNetwork,
-    batches: Iterable[Tensor | tuple[Tensor, Tensor]],
+    batches: Iterable[Any],
     steps: int,
     *,
     progress: Callable[[int], None] | None = None,
@@ -119,12 +125,14 @@ def energies(
     totals = [Energy()] * steps
     with _metering(snn) as meter:
         for batch in batches:
-            x = (batch if isinstance(batch, Tensor) else batch[0]).to(device)
+            x = batch if isinstance(batch, Tensor) else batch[0]
+            inputs = [value.to(device) for value in (x if isinstance(x, tuple | list) else (x,))]
             meter.counts.clear()
-            snn(x, steps)
-            totals = [total + meter.spent(len(x), each) for total, each in zip(totals, costs, strict=True)]
+            snn(*inputs, steps=steps)
+            count = len(inputs[0])
+            totals = [total + meter.spent(count, each) for total, each in zip(totals, costs, strict=True)]
             if progress is not None:
-                progress(len(x))
+                progress(count)
     if not totals[-1].samples:
         raise ValueError("there are no batches: nothing was spent")
     return tuple(totals)
@@ -162,20 +170,19 @@ class _Counts:
 class _Meter:
     """Counts of one batch, by module."""
 
-    def __init__(self, on_image: frozenset[str]) -> None:
-        self.on_image = on_image
+    def __init__(self, on_image: set[str], on_both: set[str]) -> None:
+        self.on_image, self.on_both = on_image, on_both
         self.counts: defaultdict[str, _Counts] = defaultdict(_Counts)
         self._fans: dict[tuple[str, tuple[int, ...]], Tensor] = {}
 
     def spent(self, samples: int, cost: Cost) -> Energy:
         """What the first ``cost.steps`` steps of this batch took."""
         run = cost.steps if cost.schedule == "causal" else max(cost.steps, cost.rho)
-        layers = {
-            name: Energy(
-                samples, n.listening + sum(n.operations[:run]), n.macs, n.neurons * cost.membrane_updates, n.ann_macs
-            )
-            for name, n in self.counts.items()
-        }
+        layers = {}
+        for name, n in self.counts.items():
+            events = n.listening + sum(n.operations[:run])
+            operations, macs = (0, events) if name in self.on_both else (events, n.macs)
+            layers[name] = Energy(samples, operations, macs, n.neurons * cost.membrane_updates, n.ann_macs)
         sums = {name: sum(getattr(part, name) for part in layers.values()) for name in COUNTS}
         return Energy(samples, **sums, layers=layers)
 
@@ -185,7 +192,7 @@ class _Meter:
             self._fans[key] = fan_out(layer, key[1])
         fan, clock, counts = self._fans[key], active_clock(), self.counts[name]
         if name in self.on_image:
-            counts.macs += len(x) * int(fan.sum()) if clock.phase.final else 0  # phase 1 has computed the same
+            counts.macs += clock.batch * int(fan.sum()) if clock.phase.final else 0  # phase 1 has computed the same
         else:
             events = torch.count_nonzero(clock.unfold(x), 1) * fan
             counts.add(events.flatten(1).sum(1).tolist(), final=clock.phase.final)
@@ -200,10 +207,17 @@ class _Meter:
 
 @contextmanager
 def _metering(snn: SpikingNetwork) -> Iterator[_Meter]:
-    meter = _Meter(_on_image(snn.model))
+    graph = capture(snn.model)
+    missed = sorted({node.target for node in graph.nodes if node.kind != "module" and bare(node) in PRODUCTS})
+    if missed:
+        message = (
+            f"energy counts layers, not {', '.join(missed)}: make an nn.Linear or nn.Conv of it to have it counted"
+        )
+        warnings.warn(message, stacklevel=5)
+    meter = _Meter(*_reached(graph, snn.model))
     with ExitStack() as stack:
         for name, module in snn.model.named_modules():
-            if isinstance(module, LINEAR):
+            if isinstance(module, SYNAPSES):
                 hook = module.register_forward_hook(lambda m, args, out, name=name: meter.linear(name, m, args[0]))
                 stack.callback(hook.remove)
             elif isinstance(module, SpikingLayer):
@@ -212,16 +226,20 @@ def _metering(snn: SpikingNetwork) -> Iterator[_Meter]:
         yield meter
 
 
-def _on_image(model: nn.Module) -> frozenset[str]:
-    """The layers that no spike reaches."""
-    reached: set[str] = set()
-    found: set[str] = set()
-    for node in capture(model).nodes:
-        if reached.intersection(node.refs):
-            reached.add(node.name)
+def _reached(graph: Graph, model: nn.Module) -> tuple[set[str], set[str]]:
+    """The layers that no spike reaches, and those that the image and spikes reach together."""
+    carried: dict[str, set[str]] = {}
+    on_image, on_both = set(), set()
+    for node in graph.nodes:
+        met = set[str]().union(*(carried[name] for name in node.refs)) if bare(node) not in SIZES else set()
+        if node.kind == "input":
+            met = {"image"}
         elif node.kind == "module":
+            if "spikes" not in met:
+                on_image.add(node.target)
+            elif "image" in met:
+                on_both.add(node.target)
             if isinstance(model.get_submodule(node.target), SpikingLayer):
-                reached.add(node.name)
-            else:
-                found.add(node.target)
-    return frozenset(found)
+                met = {"spikes"}
+        carried[node.name] = met
+    return on_image, on_both

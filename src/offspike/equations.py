@@ -27,9 +27,13 @@ class _Floor(torch.autograd.Function):
 def qcfs(x: Tensor, lam: Tensor | float, levels: int) -> Tensor:
     """Eq. 7, the quantised activation: ``λ/L · clip(⌊x·L/λ + ½⌋, 0, L)``.
 
-    The floor passes its gradient straight through; the clip does not, and λ learns from both.
+    Its gradient is that of ``clip(x, 0, λ)``, and λ also learns from the rounding: the floor passes gradients straight
+    through. The clip comes before the floor too, which changes no value: behind it alone, gradients would pass half a
+    level beyond both ends, for L = 1 over twice the range that the values have, and would grow from layer to layer.
     """
-    steps: Tensor = _Floor.apply(x * levels / lam + 0.5)  # type: ignore[no-untyped-call]
+    lam = torch.as_tensor(lam, dtype=x.dtype, device=x.device)
+    within = torch.minimum(x.clamp(min=0), lam)
+    steps: Tensor = _Floor.apply(within * levels / lam + 0.5)  # type: ignore[no-untyped-call]
     return steps.clamp(0, levels) * (lam / levels)
 
 

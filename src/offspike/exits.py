@@ -57,18 +57,22 @@ class EarlyExit:
 
 def early_exit(
     snn: SpikingNetwork,
-    batches: Iterable[tuple[Tensor, Tensor]],
+    batches: Iterable[tuple[Any, Tensor]],
     *,
     steps: int,
     margins: Sequence[float],
     progress: Callable[[int], None] | None = None,
 ) -> EarlyExit:
-    """Mean T and accuracy over batches ``(x, labels)`` for a grid of margins, at most ``steps`` steps an image."""
+    """Mean T and accuracy over batches ``(x, labels)`` for a grid of margins, at most ``steps`` steps an image.
+
+    A model of several inputs gets them as a tuple x.
+    """
     device = next(iter(snn.state_dict().values())).device
     none = np.zeros(len(margins), np.int64)
     total = EarlyExit(tuple(float(margin) for margin in margins), 0, none, none)
     for x, labels in batches:
-        total += stop(snn(x.to(device), steps), labels.to(device), total.margins)
+        inputs = [value.to(device) for value in (x if isinstance(x, tuple | list) else (x,))]
+        total += stop(snn(*inputs, steps=steps), labels.to(device), total.margins)
         if progress is not None:
             progress(len(labels))
     if not total.samples:

@@ -26,6 +26,10 @@ class Proven(Protocol):
         """Whether its logits at T = ρ = L are proved to be those of the quantised ANN."""
         ...
 
+    def covers(self, snn: Any) -> bool:
+        """Whether it is about this network, as it is now."""
+        ...
+
 
 Heard = Callable[[SpikingLayer, Tensor], None]
 
@@ -51,6 +55,7 @@ class SpikingNetwork(nn.Module):
 
     certificate: Proven | None = None
     _ready: tuple[Any, Plan | None, Replays] | None = None
+    _covered: tuple[Any, Any] | None = None
 
     def __init__(
         self,
@@ -94,7 +99,9 @@ class SpikingNetwork(nn.Module):
     def fast(self, *inputs: Any) -> Any:
         """The readout at T = ρ = L, ``[B, …]``, in one pass: the same bits as ``snn(x, L).mean(0)``, L times faster.
 
-        Only a network with a certificate that proves this has it: ``osp.certify(ann, snn, loader)``.
+        Only a network with a certificate that proves this has it: ``osp.certify(ann, snn, loader)``. If tensors, layers
+        or the precision have changed since, hashes are compared first, and another network is refused. Changes that
+        PyTorch does not count (through ``.data``, or of weights made in inference mode) are not noticed.
         """
         if self.certificate is None or not self.certificate.proved:
             what = "has no certificate" if self.certificate is None else "has a certificate that proves nothing"
@@ -103,9 +110,21 @@ class SpikingNetwork(nn.Module):
                 "osp.snap(ann, …), convert with osp.methods.exact(rho=L), then osp.certify(ann, snn, loader)"
             )
         self._check_call(inputs, 1, None)
+        self._check_covered(self.certificate)
         with torch.no_grad(), arithmetic(self.precision):
             out = self._pass(self._run, inputs, Clock(1, len(inputs[0]), schedules.Count()))
         return map_values(out, lambda leaf: leaf[0] if isinstance(leaf, Tensor) else leaf)
+
+    def _check_covered(self, certificate: Proven) -> None:
+        """Refuse a certificate for another network than this one is now; hash it only where it may have changed."""
+        seen = (certificate, self._state())
+        if self._covered is None or self._covered[0] is not certificate or self._covered[1] != seen[1]:
+            if not certificate.covers(self):
+                raise ValueError(
+                    "this network is not the one that was certified: its weights, layers, method or precision have "
+                    "changed since. Certify it again: osp.certify(ann, snn, loader)"
+                )
+            self._covered = seen
 
     def _passes(
         self, run: Callable[..., Any], inputs: Sequence[Tensor], steps: int, piece: int | None, heard: Heard | None
@@ -141,16 +160,23 @@ class SpikingNetwork(nn.Module):
 
     def prepared(self) -> tuple[Plan | None, Replays]:
         """The plan for the network as it is now; None where it has none, or where hooks want to see the layers."""
-        modules = list(self.model.modules())
-        if any(module._forward_hooks or module._forward_pre_hooks for module in modules):
+        if any(module._forward_hooks or module._forward_pre_hooks for module in self.model.modules()):
             return None, Replays()
-        tensors = [*self.model.parameters(), *self.model.buffers()]
-        state = [(id(x), x.device, x.dtype, None if x.is_inference() else x._version) for x in tensors]
-        layers = [(layer.steady, layer.policy, layer.neuron, layer.start is None) for layer in self.layers.values()]
-        key = ([id(module) for module in modules], state, layers, self.precision, self.repeat_input)
+        key = self._state()
         if self._ready is None or self._ready[0] != key:
             self._ready = (key, self._make_plan(), Replays())
         return self._ready[1:]
+
+    def _state(self) -> Any:
+        """What the network is now: equal as long as no layer, tensor or option has changed."""
+        tensors = [_Same(x) for x in (*self.model.parameters(), *self.model.buffers())]
+        state = [(x, x.it.device, x.it.dtype, None if x.it.is_inference() else x.it._version) for x in tensors]
+        layers = [
+            (layer.levels, layer.steady, layer.policy, layer.neuron, layer.start is None)
+            for layer in self.layers.values()
+        ]
+        modules = [_Same(module) for module in self.model.modules()]
+        return modules, state, layers, self.method, self.precision, self.repeat_input
 
     def _make_plan(self) -> Plan | None:
         tensor = next(self.model.parameters(), None)
@@ -163,7 +189,7 @@ class SpikingNetwork(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy makes its own plan."""
-        return {key: value for key, value in self.__dict__.items() if key != "_ready"}
+        return {key: value for key, value in self.__dict__.items() if key not in ("_ready", "_covered")}
 
     @property
     def layers(self) -> dict[str, SpikingLayer]:
@@ -203,6 +229,18 @@ class SpikingNetwork(nn.Module):
             raise ValueError(f"this network takes inputs [B, {_sizes(self.input_shape)}], got [{_sizes(x.shape)}]")
         if x.device.type == "cpu" and not bool(x.isfinite().all()):  # elsewhere looking would stall a queue
             raise ValueError("the input holds NaN or infinite values")
+
+
+class _Same:
+    """Equal to itself alone; kept alive, so that nothing new can be mistaken for it."""
+
+    def __init__(self, it: Any) -> None:
+        self.it = it
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.it is other.it
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def _finish(pieces: list[Any], steps: int, inputs: Any) -> Any:

@@ -76,13 +76,17 @@ def write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> N
 
 
 def pack(
-    state: Mapping[str, Tensor], *, weights: Collection[str], precision: Precision | Mapping[str, Precision]
+    state: Mapping[str, Tensor],
+    *,
+    weights: Collection[str],
+    precision: Precision | Mapping[str, Precision],
+    lossless: bool = False,
 ) -> dict[str, Tensor]:
     """The tensors to store. Only matrices named in ``weights`` are made smaller, never thresholds or norms.
 
     int8 is ``round(w/s)`` with ``s = max|w|/127`` of an output channel, stored as ``<name>.scale``. int4 keeps two such
     codes, −8 to 7, in a byte, with the s of least squared error. A row on a power-of-two grid has that for s, and
-    nothing is lost. A mapping chooses by the start of the name ("" is all others).
+    nothing is lost; ``lossless`` refuses what is. A mapping chooses by the start of the name ("" is all others).
     """
     by_name = precision if isinstance(precision, Mapping) else {"": precision}
     for wrong in set(by_name.values()) - set(get_args(Precision)):
@@ -95,13 +99,18 @@ def pack(
             tensor = tensor.float()
         if tensor.dtype not in DTYPES.values():
             raise ValueError(f"{key} is {tensor.dtype}, which cannot be stored: call model.float() first")
+        original = tensor
         if smaller == "float16":
             tensor = tensor.half()
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise ValueError(f"{key} holds NaN or infinite values{' in float16' * (tensor.dtype == torch.float16)}")
+        kept = tensor.to(original.dtype)
         if smaller in BITS:
-            codes, tensors[f"{key}.scale"] = _quantise(tensor, BITS[smaller])
+            codes, scale = _quantise(tensor, BITS[smaller])
+            kept, tensors[f"{key}.scale"] = codes.float() * _per_channel(scale, codes), scale
             tensor = _pack_pairs(codes) if smaller == "int4" else codes
+        if lossless and not torch.equal(kept, original):
+            raise ValueError(f"{key} is in fixed point, and {smaller} would round it: save it with a wider dtype")
         tensors[key] = tensor
     return tensors
 

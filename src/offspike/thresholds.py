@@ -5,11 +5,12 @@ into thresholds: one for the layer, one for each channel or, where no distributi
 
 Values are seen in one streaming pass with bounded memory. A row (a layer or a channel) has a histogram of ``BINS`` bins
 over ``[0, 2^e)``, where e is the least that holds the largest value so far; when e grows by one, neighbouring bins
-merge in pairs. Bins are nested, so the outcome does not depend on the order or the size of batches. A bin is
-``2^e / BINS`` wide: at most 1/2048 of the row's maximum for a channel, 1/8192 for a layer.
+merge in pairs. Bins are nested, so the outcome does not depend on the order or the size of batches; the ANN is run on
+``PART`` samples at a time whatever they are, so that its own sums are rounded alike. A bin is ``2^e / BINS`` wide: at
+most 1/2048 of the row's maximum for a channel, 1/8192 for a layer.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ __all__ = ["RULES", "Learned", "LeastError", "Maximum", "Percentile", "Rule", "S
 
 Per = Literal["layer", "channel", "neuron"]
 BINS = {"layer": 1 << 14, "channel": 1 << 12, "neuron": 0}
+PART = 32
 
 
 class Seen:
@@ -50,6 +52,8 @@ class Seen:
             self.counts = torch.zeros(len(rows), self.bins, dtype=torch.int64, device=rows.device)
         self.size += rows.shape[1]
         self.top = torch.maximum(self.top, rows.amax(1))
+        if not bool(self.top.isfinite().all()):
+            raise ValueError("activations are NaN or infinite on the calibration data: thresholds cannot be found")
         if self.bins:
             self._count(rows)
 
@@ -186,12 +190,22 @@ def measure(ann: nn.Module, rule: Rule, batches: Iterable[Tensor]) -> dict[str, 
             if isinstance(module, Activation):
                 hook = module.register_forward_pre_hook(lambda m, args, name=name: look(name, m, args[0]))
                 stack.callback(hook.remove)
-        for x in batches:
+        for x in _in_parts(batches):
             ann(x)
             images += len(x)
     if not images:
         raise ValueError("the calibration data is empty: thresholds cannot be found")
     return {name: _theta(rule, each) for name, each in seen.items()}
+
+
+def _in_parts(batches: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The same samples, ``PART`` at a time; the last part is what is left."""
+    rest: Tensor | None = None
+    for x in batches:
+        *parts, rest = torch.split(x if rest is None else torch.cat([rest, x]), PART)
+        yield from parts
+    if rest is not None and len(rest):
+        yield rest
 
 
 def once(rule: Rule, values: Tensor) -> Tensor:

@@ -31,13 +31,15 @@ __all__ = ["Survey", "survey"]
 class Survey:
     """``sums`` by layer with weights, ``currents`` by neuron layer, ``doubts`` about what cannot be followed.
 
-    ``others`` are the bits of sums without weights (shortcuts, pools), by the name of their node.
+    ``outputs`` is what the network returns; ``others`` are the bits of sums without weights (shortcuts, pools), by the
+    name of their node.
     """
 
     sums: dict[str, Sum] = field(default_factory=dict)
     currents: dict[str, Reach] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
     others: dict[str, int] = field(default_factory=dict)
+    outputs: list[Reach] = field(default_factory=list)
 
 
 @torch.no_grad()
@@ -69,7 +71,11 @@ class _Walk:
         elif kind == "constant":
             value = self.network.call(node, (), {}).cpu()
             self.values[node.name] = Reach(finest(value), value.double().abs())
-        elif kind != "output":
+        elif kind == "output":
+            for value in (self.values[name] for name in node.refs):
+                parts = value if type(value) in (tuple, list) else [value]  # a Reach is a tuple, too
+                self.result.outputs += [part for part in parts if isinstance(part, Reach)]
+        else:
             handle: Callable[[Node], Any] = getattr(self, f"_{kind}")
             self.values[node.name] = found = handle(node)
             if isinstance(found, Reach) and kind not in ("grid", "neuron", "synapse", "shape"):

@@ -44,11 +44,7 @@ def export(
 
     if format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}; got {format!r}")
-    check_writable(json_file)
-    before = out.exists()
-    check_writable(out)
-    if not before:
-        out.unlink()
+    check_writable(json_file, out)
     ann, snn = open_network(model, method, rho, v0)
     x = inputs(ann or snn, data, root, "test", images)
     facts: dict[str, Any] = {"file": str(out), "format": format, "checked": check, "steps": steps}

@@ -93,24 +93,35 @@ def verify(
     Example: offspike verify c.json
     """
     from offspike import methods
+    from offspike.checkpoint import load
     from offspike.convert import convert
     from offspike.fixed.certificate import Certificate
     from offspike.fixed.certify import verify as check
 
     certificate = Certificate.from_json(file)
     named = certificate.provenance
-    source = model or named.get("model")
-    if source is None:
-        raise ValueError("the certificate does not name its network: give it with --model")
-    limit = int(named["images"]) if "images" in named else None
-    opened = open_model_and_data(
-        source, named.get("data", "digits"), root or Path(named.get("root", "data")), batch, limit
-    )
-    snn = convert(opened.ann, methods.Method.from_dict(certificate.method))
-    check(certificate, opened.ann, snn, loader=None if static else opened.batches())
-    console.print(f"[green]✓[/] {file}: {certificate.verdict()}", soft_wrap=True)
+    source = model or _network_of(file, named)
+    if static:
+        ann, batches = load(source), None
+    else:
+        limit = int(named["images"]) if named.get("images", "").isdecimal() else None
+        where = root or Path(named.get("root", "data"))
+        opened = open_model_and_data(source, named.get("data", "digits"), where, batch, limit)
+        ann, batches = opened.ann, opened.batches()
+    snn = convert(ann, methods.Method.from_dict(certificate.method))
+    check(certificate, ann, snn, loader=batches)
+    unseen = " (the data was not run again)" if static else ""
+    console.print(f"[green]✓[/] {file}: {certificate.verdict()}{unseen}", soft_wrap=True)
     if not certificate.proved:
         raise typer.Exit(1)
+
+
+def _network_of(file: Path, named: dict[str, str]) -> str:
+    """The network that a certificate names: where it says, or beside it."""
+    if "model" not in named:
+        raise ValueError("the certificate does not name its network: give it with --model")
+    beside = file.parent / Path(named["model"]).name
+    return str(beside) if beside.is_file() and not Path(named["model"]).exists() else named["model"]
 
 
 def show(certificate: Any) -> None:

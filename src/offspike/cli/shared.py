@@ -124,9 +124,12 @@ def check_writable(*paths: Path | None) -> None:
             continue
         if path.is_dir() or not path.parent.is_dir():
             raise OSError(f"cannot write {path}: {'it is a folder' if path.is_dir() else 'its folder does not exist'}")
+        new = not path.exists()
         try:
             with path.open("ab"):
                 pass
+            if new:
+                path.unlink(missing_ok=True)  # nothing is left behind if the work fails
         except OSError as error:
             raise OSError(f"cannot write {path}: {error.strerror}") from error
 

@@ -23,6 +23,7 @@ from offspike.graph import GraphNetwork, Node, Ref, fill, map_values
 
 __all__ = ["absorb"]
 
+REMEDY = "whose activations are all QCFS: osp.prepare(model, osp.QCFS(levels=4), example=x), then train"
 CONSTANT_GRID = 2.0**-12  # of numbers and tensors that a model adds: fractions of a threshold
 
 
@@ -94,7 +95,9 @@ class _Absorb:
     def _unknown(self, node: Node) -> None:
         layer = self._module(node)
         what = node.target if layer is None else f"{node.target} ({type(layer).__name__})"
-        raise ValueError(f"snap cannot put {what} on a grid: say it with layers, sums, slices or pools")
+        raise ValueError(
+            f"snap cannot put {what} on a grid: say it with layers, sums, slices or pools, in a network {REMEDY}"
+        )
 
     def _norm(self, node: Node) -> None:
         raise ValueError(f"{node.target} is a BatchNorm that is used more than once: give each use its own")
@@ -224,7 +227,7 @@ class _Absorb:
         activation = self.old.get_submodule(node.target)
         if not isinstance(activation, QCFS):
             kind = type(activation).__name__
-            raise ValueError(f"{node.target} is a {kind}: snap takes networks whose activations are all QCFS")
+            raise ValueError(f"{node.target} is a {kind}: snap takes networks {REMEDY}")
         if activation.levels & (activation.levels - 1):
             raise ValueError(
                 f"{node.target} has L = {activation.levels} levels: 1/L has to be exact in binary, so L must be a "

@@ -1,17 +1,23 @@
 """A certificate: what is proved of a spiking network, what was observed, and of which weights and data."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from offspike.arithmetic.integers import NeuronBound
 from offspike.arithmetic.reach import Sum
+from offspike.atomic import whole
+from offspike.fixed.fingerprint import fingerprint
+from offspike.methods import Method
+from offspike.network import SpikingNetwork
 from offspike.record import Judgement, LayerRecord
 
 __all__ = ["Certificate", "LayerCertificate"]
 
 FORMAT = 1
+LARGEST = 2**26  # bytes of a file that is read; certificates have some hundred for each layer
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class Certificate:
 
     ``proved``: for every input, on every machine with exact float32 sums of the stated size (any order, any batch).
     ``observed``: on the ``samples`` inputs of the data whose hash is ``data``. ``reasons`` say what the proof lacks.
-    ``weights`` is the hash of the network's graph, weights and thresholds.
+    ``weights`` is the hash of the network's graph, layers, weights and thresholds.
     """
 
     steps: int
@@ -71,6 +77,12 @@ class Certificate:
         """The arithmetics in which every sum of every layer is exact."""
         named = [set(made.exact_in) for made in self.sums.values()]
         return tuple(name for name in ("float32", "tf32", "bf16", "int32") if named and all(name in s for s in named))
+
+    def covers(self, snn: SpikingNetwork) -> bool:
+        """Whether this network is the one that it is about, as it is now, computing in numbers that are exact."""
+        numbers = {"exact32": "float32", "tf32": "tf32"}.get(snn.precision)  # bf16 rounds what it writes
+        same = Method.from_dict(self.method) == snn.method and numbers in self.arithmetics
+        return same and fingerprint(snn) == self.weights
 
     def verdict(self) -> str:
         """One line for people."""
@@ -109,7 +121,7 @@ class Certificate:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Certificate":
-        """The inverse of ``to_dict``; anything else is refused with a ValueError."""
+        """The inverse of ``to_dict``; anything else, and what contradicts itself, is refused with a ValueError."""
         try:
             if data["format"] != FORMAT:
                 raise ValueError(f"it has format {data['format']}, this version reads {FORMAT}")
@@ -124,25 +136,38 @@ class Certificate:
                 str(name): Sum(**{key: value for key, value in made.items() if key != "exact_in"})
                 for name, made in data["sums"].items()
             }
-            plain = {name: data[name] for name in _SCALARS}
-            return cls(**plain, reasons=tuple(map(str, data["reasons"])), layers=layers, sums=sums)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"this is not an offspike certificate: {error!r}") from error
+            plain = {name: _of_kind(name, data[name]) for name in _SCALARS}
+            made = cls(**plain, reasons=tuple(map(str, data["reasons"])), layers=layers, sums=sums)
+            differences = [*_differences(made.to_dict(), data)]
+        except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+            reason = f"{error}" if isinstance(error, ValueError) else f"{error!r}"
+            raise ValueError(f"this is not an offspike certificate: {reason}") from error
+        if differences:
+            raise ValueError(f"this certificate contradicts itself: {differences[0]} does not follow from the rest")
+        return made
 
     def to_json(self, path: str | Path) -> None:
-        """Write the certificate."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n")
+        """Write the certificate, whole or not at all."""
+        with whole(Path(path)) as beside:
+            beside.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def from_json(cls, path: str | Path) -> "Certificate":
         """Read a certificate; a damaged file is refused with a ValueError."""
+        size = Path(path).stat().st_size
+        if size > LARGEST:
+            raise ValueError(f"{path} is not an offspike certificate: it has {size >> 20} MiB")
         try:
-            return cls.from_dict(json.loads(Path(path).read_text()))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(f"{path} is not an offspike certificate: {error}") from error
 
 
-_SCALARS = ("steps", "method", "samples", "equal", "weights", "data", "correct", "reference_correct", "provenance")
+_COUNT = (int, type(None))
+_SCALARS: dict[str, Any] = {
+    "steps": int, "method": dict, "samples": int, "equal": int, "weights": str, "data": str, "correct": _COUNT,
+    "reference_correct": _COUNT, "provenance": dict,
+}  # fmt: skip
 
 
 def of_record(bound: NeuronBound | None, seen: LayerRecord) -> LayerCertificate:
@@ -159,3 +184,19 @@ def _judgement(data: dict[str, Any]) -> Judgement:
     made = Judgement(int(data["total"]), int(data["equal"]), float(data["squares"]))
     made.histogram.update({int(psi): int(count) for psi, count in data["histogram"].items()})
     return made
+
+
+def _of_kind(name: str, value: Any) -> Any:
+    words = name != "provenance" or all(isinstance(word, str) for word in value.values())
+    if not isinstance(value, _SCALARS[name]) or not words:
+        raise ValueError(f"{name} = {value!r:.60}")
+    return value
+
+
+def _differences(made: Any, found: Any, path: str = "") -> Iterator[str]:
+    """Where two nested dictionaries differ."""
+    if isinstance(made, dict) and isinstance(found, dict):
+        for key in {**made, **found}:
+            yield from _differences(made.get(key), found.get(key), f"{path}.{key}" if path else key)
+    elif made != found:
+        yield path

@@ -1,25 +1,27 @@
 """``certify``: is this spiking network equal to its ANN, bit for bit, and is that proved or only seen?"""
 
 import hashlib
-import json
+import math
 import platform
 from collections.abc import Callable, Iterable
 from copy import deepcopy
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from offspike.capture import captured
+from offspike.arithmetic.grids import InputGrid
 from offspike.fixed.certificate import Certificate, of_record
+from offspike.fixed.fingerprint import as_bytes, fingerprint
 from offspike.fixed.proof import prove
 from offspike.graph import map_values, values_in
 from offspike.methods import Method
 from offspike.network import SpikingNetwork
 from offspike.record import record
 
-__all__ = ["certify", "fingerprint", "verify"]
+__all__ = ["certify", "verify"]
 
 
 @torch.no_grad()
@@ -81,50 +83,61 @@ def verify(
     """Check a certificate again: the weights are those it names, the proof holds; with data, the same is seen.
 
     Returns the certificate (that of the new run where there is data); a ValueError says what is not as it states.
+    Accuracies are compared where it states them: ``loader`` then has to give labels.
     """
     found = fingerprint(snn)
     if found != certificate.weights:
+        fixed = any(isinstance(module, InputGrid) for module in snn.modules())
+        advice = "" if fixed else "; they are not in fixed point: was it a copy made by osp.snap that was certified?"
         raise ValueError(
-            f"this certificate is for other weights: it names {certificate.weights[:16]}…, these are {found[:16]}…"
+            f"this certificate is for other weights: it names {certificate.weights}, these are {found}{advice}"
         )
     if Method.from_dict(certificate.method) != snn.method:
         raise ValueError("this certificate is for another method than the network's")
-    again = None
-    if loader is not None:
+    if {*certificate.layers} != {*snn.layers}:
+        raise ValueError("this certificate is about other layers than the network's")
+    if loader is None:
+        again = _proved_again(certificate, ann, snn)
+    else:
         again = certify(ann, snn, loader, steps=certificate.steps, provenance=certificate.provenance)
         if again.data != certificate.data:
-            raise ValueError(
-                f"this certificate is for other data: {certificate.data[:16]}…, this is {again.data[:16]}…"
-            )
+            raise ValueError(f"this certificate is for other data: it names {certificate.data}, this is {again.data}")
+    if again.reasons != certificate.reasons:
+        raise ValueError(f"the certificate states a proof that does not follow from the weights: {again.verdict()}")
+    for name in dict.fromkeys([*again.sums, *certificate.sums]):
+        if again.sums.get(name) != certificate.sums.get(name):
+            raise ValueError(f"the certificate states a bound that does not follow from the weights: sums of {name}")
+    _compare_layers(certificate, again)
+    for name in ("samples", "equal", "correct", "reference_correct"):
+        stated, seen = getattr(certificate, name), getattr(again, name)
+        if stated not in (None, seen):
+            found = "nothing" if seen is None else seen
+            raise ValueError(f"the certificate states {name} = {stated}, {found} was seen")
+    snn.certificate = again
+    return again
+
+
+def _proved_again(certificate: Certificate, ann: nn.Module, snn: SpikingNetwork) -> Certificate:
+    """The certificate with a proof made anew; what was seen is taken as it is."""
     shape = getattr(ann, "input_shape", None) or snn.input_shape
-    if again is None:
-        if shape is None:
-            raise ValueError("the network does not know its input shape: verify with data")
-        proof = prove(ann, snn, steps=certificate.steps, inputs=(torch.zeros(1, *shape),))
-        reasons, sums = proof.reasons, proof.sums
-        bounds = {name: proof.layers.get(name) for name in certificate.layers}
-    else:
-        reasons, sums = again.reasons, again.sums
-        bounds = {name: layer.bound for name, layer in again.layers.items()}
-    stated = {name: layer.bound for name, layer in certificate.layers.items()}
-    if (reasons, sums, bounds) != (certificate.reasons, certificate.sums, stated):
-        raise ValueError(f"the certificate states a proof that does not follow from the weights: {reasons or 'bounds'}")
-    if again is not None and (again.samples, again.equal) != (certificate.samples, certificate.equal):
-        raise ValueError(f"the certificate saw {certificate.equal} equal samples, now there are {again.equal}")
-    snn.certificate = again or certificate
-    return again or certificate
+    if shape is None:
+        raise ValueError("the network does not know its input shape: verify with data")
+    proof = prove(ann, snn, steps=certificate.steps, inputs=(torch.zeros(1, *shape),))
+    layers = {name: replace(layer, bound=proof.layers.get(name)) for name, layer in certificate.layers.items()}
+    return replace(certificate, reasons=proof.reasons, sums=proof.sums, layers=layers)
 
 
-def fingerprint(snn: SpikingNetwork) -> str:
-    """A hash of the graph, weights and thresholds of a network, the same on every device."""
-    device = next(iter(snn.state_dict().values())).device
-    shape = snn.input_shape
-    network = captured(snn.model, None if shape is None else torch.zeros(1, *shape, device=device))
-    made = hashlib.sha256(json.dumps(network.graph.to_json(), sort_keys=True).encode())
-    for name, tensor in sorted(network.state_dict().items()):
-        made.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        made.update(_bytes(tensor + 0))  # -0 is 0
-    return made.hexdigest()
+def _compare_layers(certificate: Certificate, again: Certificate) -> None:
+    for name, layer in again.layers.items():
+        stated = certificate.layers[name]
+        if layer.bound != stated.bound:
+            raise ValueError(f"the certificate states a bound that does not follow from the weights: {name}")
+        for part in ("inputs", "outputs", "own"):
+            a, b = getattr(stated, part), getattr(layer, part)
+            # Squares that are not 0 depend on the size of batches, by rounding.
+            same = (a.total, a.equal, a.histogram) == (b.total, b.equal, b.histogram)
+            if not same or not math.isclose(a.squares, b.squares, rel_tol=1e-6):
+                raise ValueError(f"the certificate states other figures for {name} ({part}) than were seen")
 
 
 class _Seen:
@@ -141,7 +154,7 @@ class _Seen:
     def add(self, inputs: tuple[Tensor, ...], labels: Any, ann: nn.Module, snn: SpikingNetwork, steps: int) -> None:
         self.first = self.first or tuple(x[:1].cpu() for x in inputs)
         for x in inputs:
-            self.hash.update(_bytes(x))
+            self.hash.update(as_bytes(x))
         readout = map_values(snn(*inputs, steps=steps), lambda y: y.mean(0) if isinstance(y, Tensor) else y)
         answer = ann(*inputs)
         same = torch.ones(len(inputs[0]), dtype=torch.bool, device=inputs[0].device)
@@ -160,10 +173,6 @@ def _split(batch: Any, device: torch.device) -> tuple[tuple[Tensor, ...], Any]:
     inputs = tuple(x) if isinstance(x, tuple | list) else (x,)
     labels = labels.to(device) if isinstance(labels, Tensor) and labels.ndim == 1 else None
     return tuple(value.to(device) for value in inputs), labels
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _versions(device: torch.device) -> dict[str, str]:

@@ -18,6 +18,7 @@ from offspike.arithmetic.grids import finest
 from offspike.arithmetic.integers import NeuronBound, neuron_bound, potential_grid, potential_reach
 from offspike.arithmetic.reach import UNKNOWN, Reach, Sum
 from offspike.capture import captured
+from offspike.fixed.fingerprint import options
 from offspike.graph import GraphNetwork
 from offspike.initial import Exact
 from offspike.layers import SpikingLayer
@@ -53,7 +54,9 @@ def prove(ann: nn.Module, snn: SpikingNetwork, *, steps: int, inputs: tuple[Tens
     reasons = [*_method(snn, steps), *_same(network, spiking)]
     limit = PRECISION.get(next(iter(snn.state_dict().values())).dtype, 0)
     reasons += dict.fromkeys([*numbers.doubts, *spikes.doubts])
-    reasons += [reason for found in (numbers, spikes) for reason in _too_long(found, limit)]
+    reasons += _too_long(numbers, spikes, limit)
+    reasons += _rounded(snn, numbers.sums)
+    reasons += _readout(spikes, steps, limit)
     layers = {}
     for name, layer in snn.layers.items():
         if name not in spikes.currents or name not in numbers.currents:
@@ -96,7 +99,9 @@ def _same(network: GraphNetwork, spiking: GraphNetwork) -> list[str]:
         if isinstance(mine, QCFS) and isinstance(other, SpikingLayer):
             if other.levels != mine.levels or not torch.equal(mine.lam.cpu(), other.theta.cpu()):
                 reasons.append(f"{node.target}: θ and L are not those of the ANN")
-        elif type(mine) is not type(other) or not _equal_states(mine.state_dict(), other.state_dict()):
+        elif options(mine) != options(other):
+            reasons.append(f"{node.target}: its stride, padding or other options are not those of the ANN")
+        elif not _equal_states(mine.state_dict(), other.state_dict()):
             reasons.append(f"{node.target}: its weights are not those of the ANN")
     names = [node.target for node in network.graph.nodes if node.kind == "attribute"]
     tensors = [network.state_dict(), spiking.state_dict()]
@@ -109,19 +114,43 @@ def _equal_states(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[key].cpu(), b[key].cpu()) for key in a)
 
 
-def _too_long(found: Survey, limit: int) -> list[str]:
-    """Sums that float32 cannot hold."""
+def _too_long(numbers: Survey, spikes: Survey, limit: int) -> list[str]:
+    """Sums that float32 cannot hold; of the ANN's and the spiking network's the longer one."""
     reasons = []
-    for name, made in found.sums.items():
+    for name, other in numbers.sums.items():
+        made = max(other, spikes.sums.get(name, other), key=lambda made: made.bits)
         if made.bits > limit and made.bits < UNKNOWN:
             fewer = made.weight_bits + 1 - (made.bits - limit)
-            advice = f"{fewer} would do" if fewer > 1 else "take fewer in the layers before it"
+            advice = f"{fewer} can be summed" if fewer > 1 else "take fewer in the layers before it"
             reasons.append(
                 f"{name}: its sums need {made.bits} bits and {limit} are exact; its weights have "
                 f"{made.weight_bits + 1} bits, {advice}"
             )
-    long = {name: bits for name, bits in found.others.items() if limit < bits < UNKNOWN}
+    others = {name: max(bits, spikes.others.get(name, 0)) for name, bits in numbers.others.items()}
+    long = {name: bits for name, bits in others.items() if limit < bits < UNKNOWN}
     return reasons + [f"{name}: its sums need {bits} bits, {limit} are exact" for name, bits in long.items()]
+
+
+def _readout(spikes: Survey, steps: int, limit: int) -> list[str]:
+    """The logits of T steps are summed, too."""
+    bits = max((Reach(out.grid, steps * out.bound).bits for out in spikes.outputs), default=0)
+    if bits <= limit or bits >= UNKNOWN:
+        return []
+    return [f"the readout sums the logits of {steps} steps, which needs {bits} bits, and {limit} are exact"]
+
+
+def _rounded(snn: SpikingNetwork, sums: dict[str, Sum]) -> list[str]:
+    """Numbers that the network's precision rounds before, or after, it multiplies."""
+    if snn.precision == "bf16":
+        return ['precision="bf16" rounds sums to 8 bits as it writes them: convert with precision="tf32" or "exact32"']
+    if snn.precision == "exact32":
+        return []
+    long = {name: made.excess("tf32") for name, made in sums.items()}
+    return [
+        f"{name}: its weights or inputs are {over} bits too long for tf32"
+        for name, over in long.items()
+        if 0 < over < UNKNOWN // 2
+    ]
 
 
 def _neuron(

@@ -34,7 +34,7 @@ def snap(
     example: Tensor | tuple[Tensor, ...],
     bits: int | Mapping[str, int] = 8,
     per: Per = "channel",
-    calibration: Tensor | None = None,
+    calibration: Tensor | tuple[Tensor, ...] | None = None,
     input_bits: int = 10,
     arithmetic: Arithmetic = "float32",
     progress: Callable[[str, int, int], None] | None = None,
@@ -47,47 +47,94 @@ def snap(
     order: ``osp.certify`` proves it.
 
     ``example`` is an input batch: it shows the shapes, and how large inputs are where the network does not know its own
-    preprocessing (then they are rounded to ``input_bits`` bits, and larger ones clipped). With ``calibration``, a few
-    hundred training inputs, weights are rounded for least error of each layer's output and biases are corrected;
-    without, each weight is rounded for itself. ``progress(layer, done, total)`` hears of each layer.
+    preprocessing (then they are rounded to ``input_bits`` bits, and larger ones clipped). With ``calibration``, one
+    batch of a few hundred training inputs, weights are rounded for least error of each layer's output and biases are
+    corrected; without, each weight is rounded for itself. ``progress(layer, done, total)`` hears of each layer.
 
     ``arithmetic`` is what sums have to be exact in, whatever the input: ``"float32"``; products of ``"tf32"`` or
-    ``"bf16"`` numbers summed in float32, as tensor cores do; ``"int32"``. If they cannot be, a ValueError says in which
-    layer, and how many bits would do.
+    ``"bf16"`` numbers summed in float32, as tensor cores do; ``"int32"`` besides float32, in which PyTorch runs it. If
+    they cannot be, a ValueError says in which layer, and how many bits would do.
     """
+    _check_options(per, input_bits)
     device = next(ann.parameters()).device
-    inputs = tuple(x.detach().cpu().float() for x in (example if isinstance(example, tuple) else (example,)))
+    inputs = tuple(x.detach().cpu() for x in _inputs("example", example))
     network = _flattened(ann, inputs)
     preprocess = getattr(ann, "preprocess", None)
     grids = [_input_grid(network, x, preprocess if len(inputs) == 1 else None, input_bits) for x in inputs]
     network = absorb(network, inputs, grids)
     widths = Widths(_bits(network, bits), per)
-    data = None if calibration is None else (calibration.float().to(device),)
+    data = None if calibration is None else tuple(x.to(device) for x in _inputs("calibration", calibration))
     snapped = round_network(network.to(device), widths, calibration=data, progress=progress).eval()
     if preprocess is not None:
         snapped.preprocess = preprocess
-    check(snapped, inputs, arithmetic)
+    if len(inputs) == 1:
+        snapped.input_shape = tuple(inputs[0].shape[1:])  # bounds are for this shape
+    try:
+        check(snapped, inputs, arithmetic)
+    except ValueError as error:
+        most = _enough(network.cpu(), widths, inputs, arithmetic)
+        raise ValueError(f"{error}" + (f". At most {most} bits in every layer would do" if most else "")) from None
     return snapped
+
+
+def _enough(network: GraphNetwork, widths: Widths, inputs: tuple[Tensor, ...], arithmetic: Arithmetic) -> int | None:
+    """How many bits a layer may have at most, found by halving; None if fewer bits are not what it takes."""
+
+    def enough(most: int) -> bool:
+        fewer = Widths({name: min(bits, most) for name, bits in widths.bits.items()}, widths.per)
+        try:
+            check(round_network(network, fewer, calibration=None).eval(), inputs, arithmetic)
+        except ValueError:
+            return False
+        return True
+
+    low, high = FEWEST, max(widths.bits.values())
+    if high == FEWEST or not enough(low):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if enough(middle) else (low, middle)
+    return low
 
 
 def check(snapped: GraphNetwork, inputs: tuple[Tensor, ...], arithmetic: Arithmetic = "float32") -> None:
     """Refuse a network whose sums would not be exact, with a ValueError that names the layer."""
     if arithmetic not in get_args(Arithmetic):
         raise ValueError(f"arithmetic must be one of {', '.join(get_args(Arithmetic))}; got {arithmetic!r}")
-    levels = next((module.levels for module in snapped.modules() if isinstance(module, QCFS)), 1)
+    found = sorted({module.levels for module in snapped.modules() if isinstance(module, QCFS)})
+    if len(found) > 1:
+        raise ValueError(f"activations have L = {', '.join(map(str, found))} levels: T = ρ = L asks for one L")
+    levels = found[0] if found else 1
     here = tuple(x.to(next(snapped.parameters()).device) for x in inputs)
     snn = convert(snapped, exact(levels, place="first"), example=here if len(here) > 1 else here[0])
     proof = prove(snapped, snn, steps=levels, inputs=inputs)
     if proof.reasons:
-        raise ValueError("with these bits sums are not exact: " + "; ".join(proof.reasons[:3]))
+        raise ValueError("with these bits it is not exact: " + "; ".join(proof.reasons[:3]))
     for name, made in proof.sums.items():
-        over = made.excess(arithmetic)
-        if over > 0:
+        if made.excess(arithmetic) > 0:
             raise ValueError(
                 f"{name}: in {arithmetic} numbers may have {OPERANDS[arithmetic]} bits and sums "
                 f"{ACCUMULATORS[arithmetic]}; its weights have {made.weight_bits}, its inputs {made.input_bits}, its "
-                f"sums {made.bits} (without sign). {max(made.weight_bits + 1 - over, FEWEST)} bits would do, or float32"
+                f"sums {made.bits} (without sign)"
+                + ("; input_bits are the bits of the image" if made.input_bits > OPERANDS[arithmetic] else "")
             )
+
+
+def _inputs(name: str, value: Any) -> tuple[Tensor, ...]:
+    """A batch of inputs: a tensor, or a tuple of them for a network of several inputs."""
+    inputs = value if isinstance(value, tuple) else (value,)
+    if not all(isinstance(x, Tensor) for x in inputs):
+        raise TypeError(f"{name} is a batch of inputs, a tensor; got {type(value).__name__}")
+    if not all(bool(x.isfinite().all()) for x in inputs):
+        raise ValueError(f"{name} holds NaN or infinite values")
+    return tuple(x.detach().float() for x in inputs)
+
+
+def _check_options(per: str, input_bits: int) -> None:
+    if per not in get_args(Per):
+        raise ValueError(f"per must be one of {', '.join(get_args(Per))}; got {per!r}")
+    if not FEWEST <= input_bits <= MOST:
+        raise ValueError(f"input_bits must be from {FEWEST} to {MOST}, got {input_bits}")
 
 
 def _flattened(ann: nn.Module, inputs: tuple[Tensor, ...]) -> GraphNetwork:

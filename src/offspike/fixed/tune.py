@@ -68,6 +68,8 @@ def tune(
     is Adam's, in units of the grids: about so many of them a step. Grids and bits stay; that sums are exact is checked
     again. ``progress(loss)`` hears of each batch.
     """
+    if epochs < 1:
+        raise ValueError(f"epochs must be >= 1, got {epochs}")
     if not any(isinstance(module, InputGrid) for module in snapped.modules()):
         raise ValueError("tune takes a network in fixed point: osp.snap(ann, …) makes one")
     network, teacher = deepcopy(snapped).eval(), deepcopy(teacher).eval()
