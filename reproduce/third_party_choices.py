@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 import offspike as osp
 from offspike.datasets import Dataset, load
-from offspike.datasets.data import normalise
 from offspike.experiment import provenance
+from offspike.preprocess import Preprocess
 from offspike.thresholds import LeastError, Maximum, Percentile, Rule, measure
 
 IMAGES = 1000
@@ -72,7 +72,7 @@ def main() -> None:
     relu = relu_resnet20(chosen.weights)
     train = load("cifar10", chosen.data, "train")
     assert isinstance(train, Dataset)
-    halves = normalise(train.images[: chosen.images], MEAN, STD).chunk(2)
+    halves = Preprocess(MEAN, STD)(train.images[: chosen.images]).chunk(2)
     asked = [{"images": half, "blends": blends(half)} for half in halves]
     wanted = [{kind: answers(relu, x) for kind, x in each.items()} for each in asked]
     rows = []

@@ -1,5 +1,8 @@
 """Findings: where, what, fix, fatal, and the line."""
 
+from dataclasses import dataclass
+from importlib import import_module
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -210,3 +213,41 @@ def test_looking_at_training_mode_draws_no_random_numbers():
     torch.manual_seed(0)
     Moody()
     assert torch.equal(first, torch.rand(3))
+
+
+def test_a_dictionary_as_input_is_named():
+    class Batch(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.act = osp.QCFS(4)
+
+        def forward(self, batch):
+            return self.act(batch["image"])
+
+    assert ["an input that is a dictionary" in str(finding) for finding in osp.audit(Batch())] == [True]
+
+
+def test_a_result_of_several_is_blamed_once():
+    found = osp.audit(Odd(lambda x: x.max(-1, keepdim=True)[0]), torch.rand(2, 4))
+    assert [finding.what for finding in found] == ["max is a maximum, which is not linear"]
+
+
+def test_an_answer_of_a_class_of_its_own_is_refused():
+    @dataclass
+    class Answer:
+        logits: torch.Tensor
+
+    found = osp.audit(Odd(Answer), torch.rand(2, 4))
+    assert "Answer is a class of its own: return a tensor, a tuple, a list or a dictionary" in str(found[-1])
+
+
+def test_the_users_line_is_named_not_that_of_a_library(tmp_path, monkeypatch):
+    """A library of tensor operations, as einops is, that knows no stand-ins."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "pickytensors.py").write_text("def act(x):\n    raise TypeError(f'unknown tensor {type(x)}')\n")
+    monkeypatch.syspath_prepend(str(folder))
+    act = import_module("pickytensors").act
+    found = osp.audit(Odd(lambda x: act(x)), torch.rand(2, 4))
+    assert f"({__file__}, line " in found[-1].what
+    assert "pickytensors" not in found[-1].what

@@ -83,7 +83,7 @@ class Refused(nn.Module):
         if self.how == "plain tensor":
             return x + self.plain  # line D
         if self.how == "attribute":
-            return x.T + 1  # line E
+            return x.mT + 1  # line E
         if self.how == "item":
             x[0] = 1  # line F
         if self.how == "infinite":
@@ -98,7 +98,7 @@ class Refused(nn.Module):
         ("method", "unknown method 'softmax'", "B"),
         ("branch", "Refused cannot be captured: .*control flow", "C"),
         ("plain tensor", "register_buffer", "D"),
-        ("attribute", "unknown function 'Tensor.T'", "E"),
+        ("attribute", "unknown function 'Tensor.mT'", "E"),
         ("item", "does not support item assignment", "F"),
         ("infinite", "inf cannot be written down", "G"),
         ("dtype", "unknown method 'to'", "H"),

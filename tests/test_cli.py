@@ -195,7 +195,7 @@ def test_help_has_an_example(offspike, command):
         (["demo", "--levels", "0"], "levels"),
         (["analyze", "{model}", "--method", "magic"], "unknown method"),
         (["analyze", "{model}", "--method", "all"], "one method at a time: qcfs, cos,"),
-        (["evaluate", "resnet20-cifar10-l4"], "takes inputs of 3x32x32, images of digits have 1x8x8"),
+        (["evaluate", "resnet20-cifar10-l4"], "takes images of 3x32x32, those of digits are 1x8x8: name its data set"),
         (["verify", "{tmp}/none.json"], "none.json: No such file"),
         (["bench", "small", "--device", "tpu"], "there is no device 'tpu'"),
         (["bench", "small", "--device", "cuda:99"], "there is no device 'cuda:99'"),

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from PIL import Image
 
 import offspike as osp
 from test_cli import run
@@ -91,7 +92,60 @@ def test_two_processes_train_and_evaluate_like_one(offspike, tmp_path):
         command = [*several, *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
+        assert "FutureWarning" not in done.stderr
     assert offspike(*options, tmp_path / "one.json")[0] == 0
     one, two = (json.loads((tmp_path / name).read_text())["exact"] for name in ("one.json", "two.json"))
     assert one.pop("provenance")["images"] == two.pop("provenance")["images"] == "51"
     assert one == two
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two classes of pictures, some wide, some high."""
+    for split in ("train", "val"):
+        for label, grey in (("dark", 40), ("light", 200)):
+            place = tmp_path / "pictures" / split / label
+            place.mkdir(parents=True)
+            for k in range(8):
+                Image.new("RGB", (16, 10) if k % 2 else (10, 16), (grey + k,) * 3).save(place / f"{k}.png")
+    return tmp_path / "pictures"
+
+
+FOLDER = ("--data", "folder", "--net", "small", "--epochs", 2, "--batch", 8, "--augment", "none")
+
+
+def test_a_folder_is_evaluated_at_the_size_it_was_trained_at(offspike, folder, tmp_path, monkeypatch):
+    out = tmp_path / "x"
+    assert offspike("train", *FOLDER, "--root", folder, "--size", 12, "--out", out)[0] == 0
+    evaluate = ("evaluate", out / "ann.safetensors", "--data", "folder", "--root", folder, "--steps", 4)
+    few = ("--method", "exact", "--limit", 4, "--batch", 3, "--json")
+    assert offspike(*evaluate, *few, tmp_path / "held.json")[0] == 0
+    monkeypatch.setattr("offspike.datasets.imagefolder.GIB", 0)  # nothing is small enough to be held
+    assert offspike(*evaluate, *few, tmp_path / "streamed.json")[0] == 0
+    held, streamed = (json.loads((tmp_path / f"{n}.json").read_text())["exact"] for n in ("held", "streamed"))
+    assert held.pop("provenance")["images"] == streamed.pop("provenance")["images"] == "4"
+    assert held == streamed
+    assert held["samples"] == 4
+    code, _, err = offspike("evaluate", out / "ann.safetensors", "--data", "digits")
+    assert (code, "takes images of 3x12x12, those of digits are 1x8x8" in " ".join(err.split())) == (2, True)
+
+
+def test_a_limit_takes_images_of_every_class(offspike, folder, tmp_path):
+    """A network that says "dark" to everything is right half of the time, on four pictures of two classes too."""
+    ann = osp.prepare(osp.zoo.small(classes=2, channels=3, size=12), osp.QCFS(2), example=torch.zeros(1, 3, 12, 12))
+    with torch.no_grad():
+        for name, parameter in ann.named_parameters():
+            if not name.endswith("log2_lam"):
+                parameter.zero_()
+    osp.save(ann.eval(), tmp_path / "dark.safetensors")
+    options = ("--data", "folder", "--root", folder, "--steps", 1, "--method", "exact", "--json", tmp_path / "d.json")
+    assert offspike("evaluate", tmp_path / "dark.safetensors", "--limit", 4, *options)[0] == 0
+    assert json.loads((tmp_path / "d.json").read_text())["exact"]["correct"] == [2]
+
+
+def test_training_images_are_not_the_test_images(offspike, folder, tmp_path):
+    code, _, err = offspike("train", *FOLDER, "--root", folder / "train", "--out", tmp_path / "x")
+    assert code == 2
+    assert "train is missing: --root holds train/<class>/… and val/<class>/…" in " ".join(err.split())
+    code, _, err = offspike("train", *QUICK, "--out", folder / "train" / "dark" / "0.png")
+    assert (code, "cannot be made a folder: File exists" in " ".join(err.split())) == (2, True)

@@ -56,7 +56,7 @@ def test_the_snn_equals_its_ann_bit_for_bit(name, pool):
     assert all(len(leaf) == 4 for leaf in tensors(out))
     assert equal(mean(out), expected)
     short = snn(*inputs, steps=3)
-    assert equal(short, map_values(out, lambda leaf: leaf[:3]))
+    assert equal(short, map_values(out, lambda leaf: leaf[:3] if isinstance(leaf, Tensor) else leaf))
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
@@ -79,7 +79,7 @@ def test_with_plain_relus_it_is_the_model(name):
     example = inputs if len(inputs) > 1 else inputs[0]
     same = osp.prepare(model, osp.activations.Rectifier(), example=example, pool="keep")
     pairs = zip(tensors(same(*inputs)), tensors(model(*inputs)), strict=True)
-    assert all(torch.allclose(a, b, rtol=1e-6) for a, b in pairs)
+    assert all(torch.allclose(a, b, rtol=1e-6, atol=1e-6) for a, b in pairs)  # 2^p = 6 up to rounding
 
 
 @pytest.mark.parametrize("name", ACCEPTED)

@@ -166,3 +166,60 @@ def test_thresholds_of_least_error_channel_by_channel():
     osp.init_thresholds(ann, x, rule=osp.thresholds.LeastError(4))
     assert ann[0].lam.tolist() == pytest.approx(lam.tolist(), rel=1e-3)
     assert torch.allclose(ann[0](x), x, rtol=1e-3)
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.relu, self.head = nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2)
+
+    def forward(self, x=None, y=None):
+        z = self.relu(self.fc(x))
+        return self.head(z if y is None else z + y)
+
+
+@torch.no_grad()
+def test_the_example_says_which_optional_inputs_there_are():
+    x, y = torch.rand(4, 6), torch.rand(4, 6)
+    one, two = (osp.prepare(Plain(), osp.QCFS(4), example=example).eval() for example in (x, (x, y)))
+    for ann, inputs in ((one, (x,)), (two, (x, y))):
+        snn = osp.convert(ann, osp.methods.exact(4))
+        assert torch.allclose(snn(*inputs, steps=4).mean(0), ann(*inputs), atol=1e-6)
+    with pytest.raises(TypeError, match="takes 2 inputs, got 1"):
+        osp.convert(two, osp.methods.exact(4))(x, steps=4)
+
+
+@pytest.mark.parametrize(
+    ("example", "said"),
+    [
+        ({"x": torch.rand(2, 6)}, "a tuple of tensors for several; got dict"),
+        ([torch.rand(2, 6)], "got list"),
+        ((1, 6), "got int"),
+        (torch.rand(0, 6), r"got a tensor of shape \(0, 6\)"),
+    ],
+)
+def test_what_is_no_example_is_refused(example, said):
+    for act in (lambda: osp.prepare(Plain(), osp.QCFS(4), example=example), lambda: osp.audit(Plain(), example)):
+        with pytest.raises(TypeError, match=said):
+            act()
+
+
+@pytest.mark.parametrize("example", [torch.rand(2, 5), torch.rand(2, 6).double(), torch.ones(2, 6, dtype=torch.int64)])
+def test_an_example_that_the_model_does_not_take(example):
+    with pytest.raises(ValueError, match="the model does not take this example: mat1"):
+        osp.prepare(Plain(), osp.QCFS(4), example=example)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "said"),
+    [
+        (nn.DataParallel, "give model.module"),
+        (torch.compile, "give model._orig_mod"),
+        (lambda model: torch.jit.trace(model, torch.rand(2, 6)), "before torch.jit"),
+        (lambda model: model.forward, "must be a torch.nn.Module"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_model_itself_is_asked_for(wrap, said):
+    with pytest.raises(TypeError, match=said):
+        osp.prepare(wrap(Plain()), osp.QCFS(4), example=torch.rand(2, 6))

@@ -18,8 +18,11 @@ from offspike.graph import map_values
 from offspike.preprocess import Preprocess
 from test_random_networks import Random, operation
 
-# A product with the image itself; F.linear with the weight of another layer.
-REFUSED = {"image meets spikes": "multiplies two values", "attributes": "snap cannot put F.linear"}
+# A product with the image itself; F.linear with the weight of another layer; a cast.
+REFUSED = {
+    "image meets spikes": "multiplies two values", "attributes": "snap cannot put F.linear",
+    "products": "snap cannot put float",
+}  # fmt: skip
 # Layers without neurons between them: 8 bits become too many.
 LONG = {"pre-activation resnet", "densenet"}
 PROVED = [*sorted(LONG), "vision resnet", "cifar resnet", "u-net", "multi-head"]

@@ -182,6 +182,27 @@ def test_a_changed_recipe_or_network_is_refused(digits, tmp_path):
         train(other, data, recipe, folder=tmp_path)
 
 
+@pytest.mark.parametrize("changed", ["network", "data set", "teacher", "origin", "number of processes"])
+def test_a_checkpoint_of_another_training_is_not_continued(digits, tmp_path, monkeypatch, changed):
+    """Weights trained at L = 4 must not come out as a network of L = 8: the tensors alone would fit."""
+    data, _ = digits
+    recipe = replace(QUICK, epochs=1, distill=0.5)
+    given = {"model": network(), "data": data, "teacher": network(seed=1), "origin": "a"}
+    train(**given, recipe=recipe, folder=tmp_path)
+    assert train(**given, recipe=recipe, folder=tmp_path).finished
+    names = tuple(f"digit {name}" for name in data.classes)
+    other = {
+        "network": {"model": network(levels=8)},
+        "data set": {"data": replace(data, classes=names)},
+        "teacher": {"teacher": network(seed=2)},
+        "origin": {"origin": "b"},
+    }
+    if changed == "number of processes":
+        monkeypatch.setattr("offspike.distributed.world_size", lambda: 2)
+    with pytest.raises(TrainingError, match=f"belongs to another {changed}: .* -> .*; use another folder"):
+        train(**(given | other.get(changed, {})), recipe=recipe, folder=tmp_path)
+
+
 def test_a_full_disk_keeps_the_last_good_checkpoint(digits, tmp_path, monkeypatch):
     data, _ = digits
     train(network(), data, QUICK, folder=tmp_path, max_seconds=0)

@@ -5,6 +5,7 @@ A model that asks for sizes (``if x.shape[2] > 4``, ``range(x.size(1))``) is ans
 A branch on the data itself, or on the size of the batch, cannot be written down.
 """
 
+import dataclasses
 import inspect
 import operator
 import re
@@ -43,8 +44,11 @@ class Step:
 
     def node(self) -> Node:
         """What a graph keeps of it; a ValueError names the line that cannot be written down."""
+        args, kwargs = self.args, dict(self.kwargs)
+        if not args and "input" in kwargs:  # PyTorch's name of the first argument: conv(input=x) is conv(x)
+            args = (kwargs.pop("input"),)
         try:
-            return Node(self.name, self.kind, self.target, self.args, self.kwargs)
+            return Node(self.name, self.kind, self.target, args, kwargs)
         except ValueError as error:
             place = f" ({self.source})" if self.source else ""
             raise ValueError(f"{error}{place}: offspike.graph lists what it knows") from error
@@ -63,8 +67,11 @@ def trace(model: nn.Module, example: Example = None, *, training: bool = False) 
         nodes = list(tracer.trace(model.train(training)).nodes)
     except Exception as error:  # the user's own code runs here and may raise anything
         frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
-        place = _place(frames)
-        reason = f"{error}".partition("\n")[0] + (f" ({place})" if place else "")
+        place = _place([frame for frame in frames if "site-packages" not in frame[0]]) or _place(frames)
+        reason = f"{error}".partition("\n")[0]
+        if reason == "module is not installed as a submodule":
+            reason = "a layer that the model does not hold, perhaps in a Python list; nn.ModuleList makes it one"
+        reason += f" ({place})" if place else ""
         raise ValueError(f"{type(model).__name__} cannot be captured: {reason}") from error
     finally:
         for module, mode in modes.items():
@@ -143,16 +150,24 @@ class _Tracer(fx.Tracer):
         return _Proxy(node, self)
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
-        """Arguments that have a default keep it."""
+        """Arguments that have a default keep it, unless the example has a tensor for them too."""
         _, *arguments = inspect.signature(root_fn).parameters.values()
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        names = tuple(a.name for a in arguments if a.kind in kinds and a.default is a.empty)
+        given = len(self.examples[0][0]) if self.examples else 0
+        places = [a for a in arguments if a.kind in kinds]
+        names = tuple(a.name for k, a in enumerate(places) if a.default is a.empty or k < given)
         names = self.root.graph.inputs if isinstance(self.root, GraphNetwork) else names
         return root_fn, [self.root, *(self.create_proxy("placeholder", name, (), {}) for name in names)]
 
     def create_arg(self, a: Any) -> Any:
         if isinstance(a, Tensor) and not isinstance(a, nn.Parameter) and all(a is not b for b in self.root.buffers()):
             raise ValueError("a tensor that is neither a parameter nor a buffer; self.register_buffer makes it one")
+        if isinstance(a, tuple) and hasattr(a, "_fields"):  # a named tuple is a tuple
+            return self.create_arg(tuple(a))
+        if dataclasses.is_dataclass(a) and not isinstance(a, type):
+            raise ValueError(
+                f"{type(a).__name__} is a class of its own: return a tensor, a tuple, a list or a dictionary"
+            )
         return super().create_arg(a)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
@@ -230,10 +245,12 @@ def _step(node: fx.Node) -> Step:
     target, args = node.target, node.args
     if target is getattr and args[1] in ("shape", "ndim"):
         target, args = str(args[1]), args[:1]
+    elif target is getattr and args[1] == "T":
+        kind, target, args = "method", "t", args[:1]
     elif target is getattr:
         target = f"Tensor.{args[1]}"
     if not isinstance(target, str):
-        origin = getattr(target, "__module__", None) or "torch"
+        origin = (getattr(target, "__module__", None) or "torch").replace("torch._C._nn", "torch.nn.functional")
         target = _NAMES.get(target, f"{origin}.{getattr(target, '__name__', target)}")
     stack = [name for name, _ in node.meta.get("nn_module_stack", {}).values()]
     if node.op == "call_module" and stack and stack[-1] == target:

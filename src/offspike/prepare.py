@@ -1,5 +1,6 @@
 """Getting a network ready for training with activations that a spiking neuron can follow."""
 
+import inspect
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from offspike.activations import Activation, Bounded, ClippedReLU, Rectifier
 from offspike.capture import Step, trace
 from offspike.inspection import sites
 from offspike.inspection.mixing import alike
-from offspike.inspection.obstacles import MENDED
+from offspike.inspection.obstacles import MENDED, check
 from offspike.inspection.rewrite import rewrite
 from offspike.pooling import GatedMaxPool, average
 from offspike.surgery import audit, flow, layer, refuse
@@ -43,19 +44,41 @@ def prepare(
     if pool not in get_args(Pooling):
         raise ValueError(f"pool must be one of {', '.join(get_args(Pooling))}; got {pool!r}")
     inputs = example if isinstance(example, tuple) else (example,)
+    check(model, inputs)
+    _try(model, inputs)
     refuse([finding for finding in audit(model, inputs) if MENDED not in finding.fix])
     steps = trace(model, inputs)
-    by_graph = _needs_graph(steps, model, pool) or not _faithful(model, steps, inputs, by_graph=False)
+    by_graph = len(inputs) > _needed(model) or _needs_graph(steps, model, pool)
+    by_graph = by_graph or not _faithful(model, steps, inputs, by_graph=False)
     if by_graph and not _faithful(model, steps, inputs, by_graph=True):
         raise ValueError(
             "an in-place ReLU changes a tensor that the model uses again under another name: take inplace=True out"
         )
     ann = _exchange(model, steps, activation, pool, by_graph=by_graph)
     if not any(isinstance(module, Activation) for module in ann.modules()):
-        refuse(audit(ann))
+        raise ValueError("there is nothing to convert: this model has no ReLU. Put nn.ReLU() behind its layers")
     if len(inputs) == 1:
         ann.input_shape = tuple(inputs[0].shape[1:])  # type: ignore[assignment]
     return ann
+
+
+@torch.no_grad()
+def _try(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """Whether the model can be copied, and takes its example."""
+    for doing, act in (
+        ("cannot be copied", lambda: deepcopy(model)),
+        ("does not take this example", lambda: deepcopy(model).eval()(*(x[:2].clone() for x in inputs))),
+    ):
+        try:
+            act()
+        except Exception as error:  # the user's own code runs here and may raise anything
+            raise ValueError(f"the model {doing}: {str(error).partition(chr(10))[0]}") from error
+
+
+def _needed(model: nn.Module) -> int:
+    """How many inputs the model cannot do without; only a graph of it knows of others that it is to be given."""
+    arguments = inspect.signature(model.forward).parameters.values()
+    return sum(a.default is a.empty and a.kind is not a.VAR_KEYWORD for a in arguments)
 
 
 def _needs_graph(steps: list[Step], model: nn.Module, pool: Pooling) -> bool:
@@ -64,7 +87,7 @@ def _needs_graph(steps: list[Step], model: nn.Module, pool: Pooling) -> bool:
     for step in steps:
         module = layer(step, model)
         is_site = sites.relu(step, module) or (pool != "keep" and sites.pool(step, module))
-        if is_site and module is None:
+        if is_site and (module is None or step.kwargs):  # relu(input=x): the new layer's argument has no such name
             return True
         if module is not None and (is_site or isinstance(module, Activation)):
             layers[module] += 1

@@ -14,7 +14,7 @@ from offspike.graph import Graph, Ref, map_values, refs_in
 from offspike.inspection import sites
 from offspike.inspection.fates import Audit, fate
 from offspike.inspection.mixing import alike, mixers, random_inputs
-from offspike.inspection.obstacles import ADVICE, FUNCTIONS, LINEAR, MENDED, MODULES, PREPARE, Finding, refuse
+from offspike.inspection.obstacles import ADVICE, FUNCTIONS, LINEAR, MENDED, MODULES, PREPARE, Finding, check, refuse
 from offspike.layers import SpikingLayer
 from offspike.leaves import LEAVES
 
@@ -24,7 +24,10 @@ Kind = type[nn.Module] | tuple[type[nn.Module], ...]
 
 _SIZES = ("shape", "ndim", "size", "dim", "numel")
 _SEQUENCES = ("shape", "chunk", "split", "unbind")
-_PRODUCTS = ("mul", "imul", "matmul", "linear", "conv1d", "conv2d", "conv3d", "conv_transpose2d", "batch_norm")
+_PRODUCTS = (
+    "mul", "imul", "matmul", "bmm", "mm", "einsum", "linear", "conv1d", "conv2d", "conv3d", "conv_transpose2d",
+    "batch_norm",
+)  # fmt: skip
 # Layers of PyTorch that are linear in each sample, besides those in LEAVES.
 _LINEAR_LAYERS = (
     nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Upsample, nn.UpsamplingNearest2d, nn.Unflatten,
@@ -52,9 +55,10 @@ def audit(model: nn.Module, x: Tensor | tuple[Tensor, ...] | None = None) -> Aud
     model is run once on a small batch to see whether samples stay apart. The result is a list of findings; its
     ``operations`` say of every operation, in order, what becomes of it.
     """
+    check(model, x)
     findings = []
     for name, tensor in model.state_dict().items():
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+        if tensor.is_floating_point() and not tensor.is_meta and not bool(tensor.isfinite().all()):
             findings.append(Finding(name, "it holds NaN or infinite values", "train or load the model again", True))
     if not any(isinstance(module, Activation | SpikingLayer) for module in model.modules()):
         what = "there is nothing to convert: no QCFS or ClippedReLU in it"
@@ -105,9 +109,12 @@ def _obstacles(steps: list[Step], model: nn.Module, states: dict[str, str]) -> l
     """What is wrong with each step, as far as it can be read."""
     uses = Counter(step.target for step in steps if isinstance(layer(step, model), Activation | SpikingLayer))
     findings: list[tuple[Step | None, Finding]] = []
+    blamed: set[str] = set()
     for step in steps:
         module = layer(step, model)
-        if module is not None:
+        if _part(step) and blamed.intersection(refs_in(step.args[0])):
+            blamed.add(step.name)  # one of several results of what has been named already
+        elif module is not None:
             finding = _module_finding(step.target, module, step.source, steps=steps, step=step)
             findings += [(step, finding)] if finding else []
             if uses.pop(step.target, 0) > 1:
@@ -116,7 +123,12 @@ def _obstacles(steps: list[Step], model: nn.Module, states: dict[str, str]) -> l
                 findings.append((step, Finding(step.target, f"it is used {count} times", fix, True, step.source)))
         elif step.kind in ("function", "method") and (kind := _function(step, states, steps)):
             findings.append((step, _advise(step.owner or "the model", step.target, kind, step.source)))
+        blamed |= {step.name} if findings and findings[-1][0] is step else set()
     return findings
+
+
+def _part(step: Step) -> bool:
+    return step.target == "operator.getitem" or step.target.startswith("Tensor.")
 
 
 def _modes(steps: list[Step], model: nn.Module, x: Tensor | tuple[Tensor, ...] | None) -> list[Finding]:
@@ -152,6 +164,8 @@ def _module_finding(
         kind = "relu"
     elif kind == "relu" and step is not None and not sites.relu(step, module):  # Hardtanh(-1, 1)
         kind = "smooth"
+    elif kind == "pool" and getattr(module, "return_indices", False):
+        kind = "indices"
     elif kind == "softmax" and steps is not None and step is not None and _is_attention(step, steps):
         kind = "attention"
     elif kind is None and steps is not None:
@@ -172,7 +186,7 @@ def _function(step: Step, states: dict[str, str], steps: list[Step]) -> str | No
     name = sites.bare(step)
     moving = [ref for ref in refs_in((step.args, step.kwargs)) if states[ref] == "moving"]
     sizes = states[step.name] == "size" or name in _SIZES
-    if name in FUNCTIONS and not sizes:
+    if name in FUNCTIONS and (not sizes or FUNCTIONS[name] == "cast"):
         kind = "relu" if sites.relu(step) else FUNCTIONS[name]
         return "attention" if kind == "softmax" and _is_attention(step, steps) else kind
     try:
@@ -181,6 +195,8 @@ def _function(step: Step, states: dict[str, str], steps: list[Step]) -> str | No
         return "unknown"
     if sizes:
         return None
+    if name == "getitem" and isinstance(step.args[1], str):
+        return "dictionary"
     if name.startswith("dropout") and _always_on(step):
         return "dropout"
     if name in _PRODUCTS and len(moving) > 1:

@@ -1,8 +1,10 @@
 """From images to a trained network: fast on a GPU, the same on a CPU, and safe from being killed."""
 
 import json
+import logging
 import math
 import time
+import zlib
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from offspike import distributed
-from offspike.activations import Bounded
+from offspike.activations import Activation, Bounded
 from offspike.datasets.data import Dataset
 from offspike.datasets.imagefolder import FolderStream
 from offspike.prepare import init_thresholds
@@ -38,6 +40,7 @@ __all__ = [
     "train",
 ]
 
+logger = logging.getLogger("offspike.train")
 CHECKPOINT = "checkpoint.safetensors"
 LOG = "log.jsonl"
 
@@ -88,6 +91,7 @@ def train(
     test: Dataset | FolderStream | None = None,
     test_every: int = 0,
     teacher: nn.Module | None = None,
+    origin: str = "",
     folder: Path | str | None = None,
     resume: bool = True,
     checkpoint_seconds: float = 60.0,
@@ -101,7 +105,8 @@ def train(
     ``checkpoint.safetensors``; with ``resume`` a checkpoint found there is continued, on the CPU to the same bits.
     Training stops early, with a checkpoint, before it would pass ``max_seconds``. ``test`` is measured after the last
     epoch, and after each ``test_every`` epochs; nothing is chosen by it. A ``teacher`` sees the same inputs, and its
-    answers count as much as the recipe's ``distill`` says.
+    answers count as much as the recipe's ``distill`` says. A checkpoint of another network, data set, teacher, number
+    of processes or ``origin`` (where the weights of ``model`` come from, in words) is not continued.
     """
     recipe = Recipe.ours() if recipe is None else recipe
     if (teacher is None) != (recipe.distill == 0):
@@ -113,10 +118,29 @@ def train(
         run.test = test.to(where) if isinstance(test, Dataset) else test
         run.test_every, run.watch = test_every, watch
         run.teacher = None if teacher is None else deepcopy(teacher).to(where).eval().requires_grad_(False)
+        run.subject = _subject(model, data, teacher, origin)
         run.start(resume)
         finished = run.epochs(checkpoint_seconds, max_seconds)
         result = run.optimizer.result(run.model)
     return Trained(result.eval(), tuple(run.history), finished)
+
+
+def _subject(
+    model: nn.Module, data: Dataset | FolderStream, teacher: nn.Module | None, origin: str
+) -> dict[str, str]:  # fmt: skip
+    """What is trained on what, in words that differ where a checkpoint must not be taken up."""
+    activations = {str(module): None for module in model.modules() if isinstance(module, Activation)}
+    shape = "x".join(map(str, data.shape))
+    labels = ",".join(data.classes).encode() + data.labels.cpu().numpy().tobytes()
+    weights = {} if teacher is None else teacher.state_dict()
+    return {
+        "network": f"{type(model).__name__} with {', '.join(activations) or 'no activation of its own'}"
+        f" ({zlib.crc32(repr(model).encode()):08x})",
+        "data set": f"{len(data)} images {shape} of {len(data.classes)} classes ({zlib.crc32(labels):08x})",
+        "teacher": f"{snapshots.checksum(weights):08x}" if weights else "",
+        "origin": origin,
+        "number of processes": str(distributed.world_size()),
+    }
 
 
 def _home(data: Dataset | FolderStream) -> torch.device:
@@ -130,6 +154,7 @@ class _Run:
     test_every: int
     watch: Watch | None
     teacher: nn.Module | None
+    subject: dict[str, str]
 
     def __init__(
         self, model: nn.Module, data: Dataset | FolderStream, recipe: Recipe, device: torch.device, folder: Path | None
@@ -153,9 +178,11 @@ class _Run:
         """Take up a checkpoint, or set λ from data; either way the optimiser is ready."""
         path = self.folder / CHECKPOINT if self.folder else None
         if resume and path is not None and path.exists():
-            saved = snapshots.read(path, self.recipe)
+            saved = snapshots.read(path, self.recipe, self.subject)
             self.optimizer = SGD(self.model, self.recipe)
             self._restore(path, saved)
+            if distributed.rank() == 0:
+                logger.info("going on after epoch %d of %d: %s", self.done, self.recipe.epochs, path)
         else:
             if self.recipe.init_thresholds and any(isinstance(m, Bounded) for m in self.model.modules()):
                 init_thresholds(self.model, self._input(self.feed.first()))
@@ -213,7 +240,8 @@ class _Run:
             step(images, labels)
         loss, correct, norm = distributed.all_reduce_sums(step.sums - before).tolist()
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            kept = f"; the checkpoint in {self.folder} is from before" if self.folder else ""
+            saved = self.folder is not None and (self.folder / CHECKPOINT).exists()
+            kept = f"; the checkpoint in {self.folder} is from before" if saved else ""
             raise TrainingError(f"the loss is not finite in epoch {epoch + 1}: take a smaller learning rate{kept}")
         self._average_statistics()
         seconds = time.monotonic() - begin
@@ -261,6 +289,6 @@ class _Run:
     def _save(self) -> None:
         if self.folder and distributed.rank() == 0:
             tensors = {f"model.{n}": t for n, t in self.model.state_dict().items()} | self.optimizer.state()
-            saved = snapshots.Snapshot(self.done, tensors, self.recipe.to_dict(), self.history)
+            saved = snapshots.Snapshot(self.done, tensors, self.recipe.to_dict(), self.history, self.subject)
             snapshots.write(self.folder / CHECKPOINT, saved)
         distributed.barrier()

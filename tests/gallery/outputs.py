@@ -1,8 +1,15 @@
 """Several inputs, several outputs, dense and regression outputs."""
 
+from typing import Any, NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+
+class Answer(NamedTuple):
+    logits: Any
+    auxiliary: Any
 
 
 class Siamese(nn.Module):
@@ -74,7 +81,25 @@ class Autoencoder(nn.Module):
         return self.decoder(code), code
 
 
+class Hinted(nn.Module):
+    """Keyword arguments everywhere, an optional input that is given, a named tuple, more of it while training."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.relu, self.pool = nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2)
+        self.heads = nn.ModuleDict({"main": nn.Linear(4, 3)})
+
+    def block(self, x, *, hint=None, scale=1.0):
+        x = self.relu(input=self.conv(input=x))
+        return x if hint is None else x * scale + hint
+
+    def forward(self, image, hint=None):
+        features = self.pool(input=self.block(image, hint=hint, scale=0.5)).mean(dim=(2, 3))
+        return Answer(logits=self.heads["main"](input=features), auxiliary=features if self.training else None)
+
+
 MODELS = {
+    "hinted": (Hinted, [(1, 4, 4), (1, 4, 4)]),
     "siamese": (Siamese, [(1, 4, 4), (1, 4, 4)]),
     "multi-head": (MultiHead, [(6,)]),
     "detector": (Detector, [(2, 4, 4)]),

@@ -161,7 +161,25 @@ class BatchNormAfterReLU(nn.Module):
         return self.fc(torch.flatten(x, start_dim=1))
 
 
+class Chosen(nn.Sequential):
+    """A Sequential with a forward of its own, activations by name from a ModuleDict, functions from a list."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))
+        self.acts = nn.ModuleDict({"relu": nn.ReLU(), "relu6": nn.ReLU6(), "none": nn.Identity()})
+        self.functions = [torch.relu, F.relu6]
+
+    def forward(self, x):
+        x = 2 * x
+        for k, name in enumerate(("relu", "relu6", "relu")):
+            x = self.acts[name](self[k](x))
+        for function in self.functions:
+            x = function(x + 0.25)
+        return self.acts["none"](self[3](x))
+
+
 MODELS = {
+    "chosen": (Chosen, [(8,)]),
     "functional mlp": (FunctionalMLP, [(1, 4, 4)]),
     "lenet": (LeNet, [(1, 8, 8)]),
     "vgg": (vgg, [(3, 8, 8)]),

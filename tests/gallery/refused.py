@@ -163,6 +163,41 @@ class Divided(Net):
         return x / (1 + x)  # line division
 
 
+class Excite(Net):
+    """As it is published: squeeze, two layers, a sigmoid."""
+
+    def middle(self, x):
+        gate = F.relu(self.tokens(x.mean((2, 3))))
+        return x * torch.sigmoid(gate)[:, :, None, None]  # line excite
+
+
+class InAList(Net):
+    def __init__(self):
+        super().__init__()
+        self.acts = [nn.ReLU(), nn.ReLU()]
+
+    def middle(self, x):
+        for act in self.acts:
+            x = act(x - 1)  # line list
+        return x
+
+
+class GlobalMaximum(Net):
+    def middle(self, x):
+        return x - x.flatten(2).max(-1)[0][:, :, None, None]  # line max
+
+
+class Unpooled(Net):
+    def middle(self, x):
+        small, places = F.max_pool2d(x, 2, return_indices=True)  # line indices
+        return x + F.interpolate(small, scale_factor=2) + 0 * places.sum()
+
+
+class Cast(Net):
+    def middle(self, x):
+        return x.half().to(self.conv1.weight.dtype)  # line cast
+
+
 IMAGE = [(3, 4, 4)]
 MODELS = {
     "sigmoid": (Sigmoid, IMAGE, "torch.sigmoid is an activation that spikes cannot follow", "sigmoid"),
@@ -188,5 +223,10 @@ MODELS = {
     "assignment": (Assigned, IMAGE, "item assignment", "assign"),
     "unknown": (Unknown, IMAGE, "an operation that offspike does not know", "unknown"),
     "absolute value": (Absolute, IMAGE, "abs is not linear", "abs"),
+    "squeeze, excite, sigmoid": (Excite, IMAGE, "torch.sigmoid is an activation that spikes cannot follow", "excite"),
+    "layers in a list": (InAList, IMAGE, "nn.ModuleList makes it one", "list"),
+    "global maximum": (GlobalMaximum, IMAGE, r"AdaptiveMaxPool2d\(1\)", "max"),
+    "indices of maxima": (Unpooled, IMAGE, "max-pooling that returns indices", "indices"),
+    "cast": (Cast, IMAGE, "half is a matter of dtype or device", "cast"),
     "division": (Divided, IMAGE, "truediv is not linear", "division"),
 }

@@ -114,7 +114,25 @@ class Counted(nn.Module):
         return self.head(x) * scale
 
 
+class Products(nn.Module):
+    """Constant matrices in every spelling: a tied weight, ``einsum``, ``mm``, ``.T``, a permutation, a zero block."""
+
+    def __init__(self):
+        super().__init__()
+        self.encode, self.bias = nn.Linear(6, 4), nn.Parameter(torch.tensor([0.25, 0, 0.5, 0, 1, -0.5]))
+        self.mix = nn.Parameter(torch.tensor([[1.0, 0.5, 0, 0], [0, 1, -0.5, 0], [0.25, 0, 1, 0], [0, 0, 0.5, 1]]))
+        self.register_buffer("order", torch.tensor([2, 0, 3, 1]))
+
+    def forward(self, x):
+        code = F.relu(self.encode(x.float()))
+        code = code + F.relu(torch.einsum("bi,ij->bj", code, self.mix))
+        code = F.relu(torch.mm(code, self.mix.T)).index_select(1, self.order)
+        code = torch.hstack([code[:, :2], torch.zeros_like(code)[:, :2]])
+        return F.linear(code, self.encode.weight.t(), self.bias)
+
+
 MODELS = {
+    "products": (Products, [(6,)]),
     "patches": (Patches, [(3, 8, 8)]),
     "assertive": (Assertive, [(2, 8, 8)]),
     "cropped": (Cropped, [(2, 6, 6)]),

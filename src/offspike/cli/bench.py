@@ -11,7 +11,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from offspike.cli.shared import Data, Json, Limit, Root, Steps, check_writable, console, place
+from offspike.cli.shared import Data, Json, Limit, Root, Steps, check_writable, console, open_split, place
 
 Network = Annotated[
     str, typer.Argument(help="vgg16, resnet18, resnet20, resnet34 or small (random weights), or a file.")
@@ -127,9 +127,9 @@ def _layers(rows: list[dict[str, Any]], sums: list[dict[str, Any]], roofs: Any, 
 def _accuracy(
     ann: Any, method: Any, steps: int, precisions: Any, data: str, root: Path, limit: int | None
 ) -> list[dict[str, Any]]:
-    from offspike import bench, datasets, experiment
+    from offspike import bench, experiment
 
-    test = datasets.load(data, root=root, split="test")
+    test = open_split(ann, data, root, "test")
     inputs, images = getattr(ann, "preprocess", test.preprocess), torch.arange(len(test))[:limit]
     where = next(ann.parameters()).device
 

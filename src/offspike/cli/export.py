@@ -9,7 +9,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from offspike.cli.shared import Json, Model, Rho, Root, check_writable, console, progress_bars
+from offspike.cli.shared import Json, Model, Rho, Root, check_writable, console, open_split, progress_bars
 
 Data = Annotated[str | None, typer.Option(help="Images for the check and --v0: digits, cifar10, … Default: noise.")]
 FORMATS = ("nir", "onnx", "safetensors")
@@ -91,14 +91,13 @@ def open_network(model: str, method: str, rho: int | None, v0: str | None) -> tu
 
 def inputs(network: Any, data: str | None, root: Path, split: str, count: int) -> Any:
     """The first images of a data set as the network takes them; noise without a data set."""
-    from offspike import datasets
 
     if data is None:
         shape = network.input_shape
         if shape is None:
             raise ValueError("this checkpoint does not say how large its inputs are: give --data")
         return torch.randn(count, *shape, generator=torch.Generator().manual_seed(0))
-    found = datasets.load(data, root=root, split=split)
+    found = open_split(network, data, root, split)
     x, _ = next(iter(found.blocks(torch.arange(min(count, len(found))), count)))
     return getattr(network, "preprocess", found.preprocess)(x)
 
@@ -107,7 +106,7 @@ def freeze_and_measure(
     ann: Any, snn: Any, per: Any, data: str | None, root: Path, calibration: int, measure: int
 ) -> tuple[Any, dict[str, list[float]]]:
     """The network with one v(0) for all images, and what that costs: accuracy at each t, three ways."""
-    from offspike import datasets, methods
+    from offspike import methods
     from offspike.convert import convert
     from offspike.evaluate import evaluate
     from offspike.exchange.freeze import freeze
@@ -115,7 +114,7 @@ def freeze_and_measure(
     if data is None:
         raise ValueError("a mean v(0) needs images: give --data")
     frozen = freeze(snn, inputs(ann, data, root, "train", calibration), per=per)
-    test = datasets.load(data, root=root, split="test")
+    test = open_split(ann, data, root, "test")
     ways = {
         f"{snn.method.name}, v(0) of each image": snn,
         "θ/2": convert(ann, methods.qcfs()),

@@ -25,6 +25,7 @@ from offspike.cli.shared import (
     Steps,
     check_writable,
     console,
+    open_split,
     progress_bars,
     publish,
     show_energy,
@@ -221,9 +222,9 @@ def open_model_and_data(model: str, data: str, root: Path, batch: int, limit: in
     ann = load(model)
     if isinstance(ann, SpikingNetwork):
         raise ValueError(f"{model} holds a spiking network; give the ANN, its methods are chosen here")
-    test = held(data, root, "test")
-    _check_images(model, ann, data, test.shape)
-    mine = distributed.shard(torch.arange(len(test))[:limit])
+    test = open_split(ann, data, root, "test")
+    spread = max(1, len(test) // limit) if limit and data == "folder" else 1  # it lists its images class by class
+    mine = distributed.shard(torch.arange(0, len(test), spread)[:limit])
     if not len(mine):
         raise ValueError(f"{limit} images are not enough for {distributed.world_size()} processes")
     inputs = getattr(ann, "preprocess", test.preprocess)
@@ -232,29 +233,8 @@ def open_model_and_data(model: str, data: str, root: Path, batch: int, limit: in
         return ((inputs(x), y) for x, y in test.blocks(mine, batch))
 
     def training(count: int) -> list[Any]:
-        train = held(data, root, "train")
+        train = open_split(ann, data, root, "train")
         step = max(1, len(train) // count)  # evenly spaced: a folder lists its images class by class
         return [inputs(x) for x, _ in train.blocks(torch.arange(0, len(train), step)[:count], batch)]
 
     return Opened(rectified(ann, test.shape), batches, len(mine), test.classes, training)
-
-
-def _check_images(model: str, ann: Any, data: str, shape: tuple[int, int, int]) -> None:
-    """Refuse images of another size than the network's own, before anything is computed."""
-    wanted = getattr(ann, "input_shape", None)
-    if wanted is not None and tuple(wanted) != shape:
-        sizes = ["x".join(map(str, size)) for size in (wanted, shape)]
-        raise ValueError(
-            f"{Path(model).name} takes inputs of {sizes[0]}, images of {data} have {sizes[1]}: "
-            "name its data set, --data NAME --root DIR"
-        )
-
-
-def held(data: str, root: Path, split: str) -> Any:
-    """A data set that fits into memory."""
-    from offspike import datasets
-
-    found = datasets.load(data, root=root, split=split)
-    if isinstance(found, datasets.FolderStream):
-        raise ValueError(f"{root} is too large to be held in memory, which this command needs: take fewer images")
-    return found

@@ -8,7 +8,19 @@ from rich import box
 from rich.table import Table
 
 from offspike.cli.measure import open_model_and_data
-from offspike.cli.shared import Batch, Data, Html, Json, Limit, Model, Root, check_writable, console, progress_bars
+from offspike.cli.shared import (
+    Batch,
+    Data,
+    Html,
+    Json,
+    Limit,
+    Model,
+    Root,
+    check_writable,
+    console,
+    open_split,
+    progress_bars,
+)  # fmt: skip
 
 Bits = Annotated[int, typer.Option(min=2, max=16, help="Bits of a weight, for a network that is not in fixed point.")]
 Calibrate = Annotated[int, typer.Option(min=0, help="Training images that rounding looks at; 0: weights alone.")]
@@ -152,7 +164,7 @@ def _snapped(ann: Any, example: Any, bits: int, calibrate: int, data: str, root:
         return ann
     images = None
     if calibrate:
-        train = datasets.load(data, root=root, split="train")
+        train = open_split(ann, data, root, "train")
         if isinstance(train, datasets.FolderStream):
             raise ValueError(f"{root} is too large to be held in memory, which --calibrate needs: leave it out")
         images = getattr(ann, "preprocess", train.preprocess)(train.images[:calibrate])

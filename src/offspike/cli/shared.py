@@ -29,7 +29,7 @@ Rho = Annotated[
 ]
 Calibration = Annotated[int, typer.Option(min=1, help="Training images for methods that take θ from data.")]
 Batch = Annotated[int, typer.Option(min=1, help="Images at a time.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="Only the first images of the test set.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Only so many images of the test set.")]
 Causal = Annotated[bool, typer.Option("--causal", help="Network-wide phase 1 instead of layer by layer.")]
 
 
@@ -113,6 +113,21 @@ def publish(html: Path | None, json_file: Path | None, findings: Any, *, title: 
     if html:
         write_page(html, findings, title=title, provenance=how)
         console.print(f"report: {html}")
+
+
+def open_split(network: Any, data: str, root: Path, split: str) -> Any:
+    """A split of a data set; the images of a folder are made as large as the network's inputs."""
+    from offspike import datasets
+
+    shape = getattr(network, "input_shape", None)
+    size = {"size": shape[-1]} if data == "folder" and shape is not None else {}
+    found = datasets.load(data, root=root, split=split, **size)
+    if shape is not None and tuple(found.shape) != tuple(shape):
+        wanted, given = ("x".join(map(str, sizes)) for sizes in (shape, found.shape))
+        raise ValueError(
+            f"the network takes images of {wanted}, those of {data} are {given}: name its data set, --data NAME --root DIR"
+        )
+    return found
 
 
 def check_writable(*paths: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -68,6 +69,7 @@ def train(
     from offspike.training.start import begin_from, network
 
     check_writable(json_file)
+    make_folder(out)
     changes = {
         "epochs": epochs, "batch": batch, "lr": lr, "weight_decay": weight_decay, "label_smoothing": label_smoothing,
         "clip": clip, "clip_mean": clip_mean,
@@ -76,6 +78,8 @@ def train(
         "augment": None if augment is None else tuple(n for n in augment.split(",") if n not in ("", "none")),
     }  # fmt: skip
     with distributed.process_group() as device:
+        if data == "folder" and root.is_dir() and not (root / "train").is_dir():
+            raise ValueError(f"{root / 'train'} is missing: --root holds train/<class>/… and val/<class>/…")
         learn, test = (open_data(data, root, split, limit, size=size, download=download) for split in ("train", "test"))
         model = network(net, levels, shape=learn.shape, classes=len(learn.classes), seed=seed, dropout=dropout)
         known = begin_from(model, checkpoint.load(origin)) if origin else False
@@ -86,7 +90,7 @@ def train(
         with watching(out if tensorboard else None) as watch:
             result = run_training(
                 model, learn, recipe, test=test, test_every=test_every, folder=out, resume=resume, device=device,
-                teacher=checkpoint.load(teacher) if teacher else None, watch=watch,
+                teacher=checkpoint.load(teacher) if teacher else None, origin=came_from(origin), watch=watch,
             )  # fmt: skip
         if distributed.rank() == 0:
             facts = describe(net, levels, learn.name or data, len(test), recipe.to_dict(), result.history)
@@ -102,6 +106,21 @@ def train(
             console.print(
                 f"{facts['accuracy']:.2f} % of {len(test)} test images; the network: {out / ANN}; curves: {out / PAGE}"
             )
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder for results before the work begins."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"--out {path} cannot be made a folder: {error.strerror}") from error
+
+
+def came_from(checkpoint: str | None) -> str:
+    """The checkpoint that gives the first weights: its name and, of a file, what is in it."""
+    if checkpoint is None or not Path(checkpoint).is_file():
+        return checkpoint or ""
+    return f"{Path(checkpoint).name} ({zlib.crc32(Path(checkpoint).read_bytes()):08x})"
 
 
 def open_data(

@@ -112,7 +112,7 @@ def _load(source: Source, root: Path, split: str, download: bool, check: bool) -
     if folder is None:
         raise MissingData(
             f"{source.name}: {root / source.binary} is missing; unpack {SITE}{source.archive} into {root} "
-            "(or call with download=True)"
+            "(or let --download, in Python download=True, do it)"
         )
     read = _read_binary if folder.name != source.python else _read_python
     images, labels = read(source, folder, split, check)

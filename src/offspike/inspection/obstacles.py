@@ -1,10 +1,12 @@
 """What spikes cannot follow, by the type of a layer and by the name of a function: what it is, and the way out."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-__all__ = ["ADVICE", "FUNCTIONS", "LINEAR", "MENDED", "MODULES", "PREPARE", "Finding", "refuse"]
+__all__ = ["ADVICE", "FUNCTIONS", "LINEAR", "MENDED", "MODULES", "PREPARE", "Finding", "check", "refuse"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,27 @@ def refuse(findings: list[Finding]) -> None:
         raise ValueError("this model cannot be converted:\n- " + "\n- ".join(fatal))
 
 
+_WRAPPERS = {  # by name: importing torch.compile's takes seconds
+    "DataParallel": "model.module",
+    "DistributedDataParallel": "model.module",
+    "OptimizedModule": "model._orig_mod, as it was before torch.compile",
+}
+
+
+def check(model: Any, x: Any) -> None:
+    """Whether these are a model and an example at all."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"the model must be a torch.nn.Module, got {model!r}")
+    kind = type(model).__name__
+    if kind in _WRAPPERS or isinstance(model, torch.jit.ScriptModule):
+        raise TypeError(f"{kind} hides the model itself: give {_WRAPPERS.get(kind, 'it as it was before torch.jit')}")
+    inputs = x if isinstance(x, tuple) else () if x is None else (x,)
+    for value in inputs:
+        if not isinstance(value, Tensor) or not value.ndim or not len(value):
+            got = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise TypeError(f"the example is a batch of inputs: a tensor, or a tuple of tensors for several; got {got}")
+
+
 MENDED = "osp.prepare"  # stands in the fix of whatever osp.prepare mends
 PREPARE = "osp.prepare(model, osp.QCFS(levels=4), example=x) replaces it; then train or call osp.init_thresholds"
 _POOL = (
@@ -53,6 +76,19 @@ ADVICE: dict[str, tuple[str, str]] = {
     "attention": ("softmax attention", _ATTENTION),
     "recurrent": ("a recurrent layer", _FEED_FORWARD),
     "nonlinear": ("not linear", _LINEAR),
+    "maximum": (
+        "a maximum, which is not linear",
+        "max(x, 0) is F.relu(x), and the maximum of a map is nn.AdaptiveMaxPool2d(1): write these so; others must go",
+    ),
+    "indices": (
+        "max-pooling that returns indices",
+        "spikes have no one place of the maximum: pool without return_indices, and upsample instead of unpooling",
+    ),
+    "dictionary": ("an input that is a dictionary", "give its tensors one by one, forward(self, image, mask)"),
+    "cast": (
+        "a matter of dtype or device",
+        "take it out: convert the input before the network, and the network as a whole",
+    ),
     "product": (
         "a product of spikes with spikes",
         "the mean of a product is not the product of the means; multiply by a constant or by the input instead",
@@ -96,8 +132,12 @@ _NAMES = {
     "norm": "layer_norm group_norm instance_norm local_response_norm normalize rms_norm",
     "softmax": "softmax log_softmax softmin gumbel_softmax",
     "attention": "scaled_dot_product_attention multi_head_attention_forward",
-    "nonlinear": "exp log sqrt rsqrt pow abs square sin cos sign max amax min amin argmax topk sort median norm std "
-    "var maximum minimum floor round reciprocal floordiv mod where eq ne lt le gt ge cumprod prod erf logsumexp",
+    "nonlinear": "exp log sqrt rsqrt pow abs square sin cos sign min amin argmax topk sort median norm std "
+    "var minimum floor round reciprocal floordiv mod where eq ne lt le gt ge cumprod prod erf logsumexp",
+    "maximum": "max amax maximum",
+    "indices": "max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices "
+    "adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices",
+    "cast": "to type half bfloat16 double long int type_as cuda cpu dtype device",
     "write": "setitem",
 }
 FUNCTIONS: dict[str, str] = {name: kind for kind, names in _NAMES.items() for name in names.split()}

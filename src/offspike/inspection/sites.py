@@ -70,8 +70,7 @@ def in_place(step: Step, module: nn.Module | None = None) -> bool:
 def relu(step: Step, module: nn.Module | None = None) -> Relu | None:
     """The ReLU that a step is (``module``: the layer that it calls), or None."""
     if module is not None:
-        bounds = _module_bounds(module)
-        x = step.args[0] if step.args else next(iter(step.kwargs.values()), None)
+        bounds, x = _module_bounds(module), _given(step)
     elif step.kind in ("function", "method") and bare(step) in _RELUS:
         bounds, x = _bounds(bare(step), arguments(step)), arguments(step).get("x")
     else:
@@ -89,13 +88,18 @@ def pool(step: Step, module: nn.Module | None = None) -> Pool | None:
         names = _PARAMETERS["adaptive_max_pool1d" if adaptive else "max_pool1d"].split()[1:]
         if axes is None:
             return None
-        return Pool(step.args[0], axes, {name: getattr(module, name) for name in names}, adaptive)
-    if step.kind != "function" or "max_pool" not in bare(step):
+        return Pool(_given(step), axes, {name: getattr(module, name) for name in names}, adaptive)
+    if step.kind != "function" or "max_pool" not in bare(step) or bare(step) not in _PARAMETERS:
         return None
     values, adaptive = arguments(step), bare(step).startswith("adaptive")
     if adaptive:
         values = {name: values[name] for name in ("x", "output_size")}
     return Pool(values.pop("x"), int(bare(step)[-2]), values, adaptive)
+
+
+def _given(step: Step) -> Any:
+    """What a layer of one argument is called with, be it ``relu(x)`` or ``relu(input=x)``."""
+    return next(iter((*step.args, *step.kwargs.values())), None)
 
 
 def _module_bounds(module: nn.Module) -> tuple[Any, Any] | None:

@@ -15,19 +15,23 @@ from torch import Tensor
 from offspike.atomic import whole, why
 from offspike.training.recipe import Recipe, TrainingError
 
-__all__ = ["Snapshot", "append_line", "read", "write", "write_atomically"]
+__all__ = ["Snapshot", "append_line", "checksum", "read", "write", "write_atomically"]
 
 FORMAT = "offspike training 1"
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The state after ``epoch`` epochs: the model's and the optimiser's tensors, the recipe, a record of each epoch."""
+    """The state after ``epoch`` epochs: the model's and the optimiser's tensors, the recipe, a record of each epoch.
+
+    ``subject`` says in words what is trained on what: network, data, teacher, where the weights come from.
+    """
 
     epoch: int
     tensors: dict[str, Tensor]
     recipe: dict[str, Any]
     history: list[dict[str, Any]]
+    subject: dict[str, str]
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -50,10 +54,11 @@ def append_line(path: Path, line: str) -> None:
         raise TrainingError(f"cannot write {path}: {why(error)}") from None
 
 
-def _checksum(tensors: dict[str, Tensor]) -> int:
+def checksum(tensors: dict[str, Tensor]) -> int:
+    """Of names and values; CRC-32."""
     value = 0
     for name in sorted(tensors):
-        data = tensors[name].reshape(-1).view(torch.uint8).numpy().data
+        data = tensors[name].cpu().reshape(-1).view(torch.uint8).numpy().data
         value = zlib.crc32(data, zlib.crc32(name.encode(), value))
     return value
 
@@ -66,21 +71,22 @@ def write(path: Path, snapshot: Snapshot) -> None:
         "epoch": snapshot.epoch,
         "recipe": snapshot.recipe,
         "history": snapshot.history,
-        "checksum": _checksum(tensors),
+        "subject": snapshot.subject,
+        "checksum": checksum(tensors),
     }
     write_atomically(path, save_tensors(tensors, {"offspike": json.dumps(header)}))
 
 
-def read(path: Path, recipe: Recipe) -> Snapshot:
-    """Read and check a snapshot of a training with this recipe."""
+def read(path: Path, recipe: Recipe, subject: dict[str, str]) -> Snapshot:
+    """Read and check a snapshot of a training of this subject with this recipe."""
     damaged = f"{path} is damaged and cannot be resumed; remove it to start again"
     try:
         data = path.read_bytes()
         tensors: dict[str, Tensor] = load_tensors(data)
         length = int.from_bytes(data[:8], "little")
         header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["offspike"])
-        sound = header["format"] == FORMAT and header["checksum"] == _checksum(tensors)
-        snapshot = Snapshot(header["epoch"], tensors, header["recipe"], header["history"])
+        sound = header["format"] == FORMAT and header["checksum"] == checksum(tensors)
+        snapshot = Snapshot(header["epoch"], tensors, header["recipe"], header["history"], header.get("subject", {}))
     except OSError as error:
         raise TrainingError(f"cannot read {path}: {error.strerror}") from None
     except (SafetensorError, ValueError, KeyError, TypeError):
@@ -89,4 +95,8 @@ def read(path: Path, recipe: Recipe) -> Snapshot:
         raise TrainingError(damaged)
     if changed := recipe.difference(snapshot.recipe):
         raise TrainingError(f"{path} was trained differently ({changed}); use the old recipe or another folder")
+    for name, own in subject.items():
+        if (theirs := snapshot.subject.get(name, own)) != own:  # an older file says less
+            change = f"{theirs or 'none'} -> {own or 'none'}"
+            raise TrainingError(f"{path} belongs to another {name}: {change}; use another folder")
     return snapshot

@@ -4,9 +4,11 @@ The same code runs on the CPU. On a GPU the first few steps run as they are (the
 whole step is captured once and replayed: one launch a step, no waiting for the host.
 """
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +24,11 @@ from offspike.training.sgd import SGD
 __all__ = ["Step", "working_stream"]
 
 WARM_STEPS = 4
+# Each process keeps its running statistics for an epoch; the option has another name since torch 2.13.
+_NAMES = inspect.signature(DistributedDataParallel).parameters
+_OWN_STATISTICS: dict[str, Any] = {
+    "forward_sync_buffers" if "forward_sync_buffers" in _NAMES else "broadcast_buffers": False
+}
 logger = logging.getLogger("offspike.train")
 
 
@@ -72,7 +79,7 @@ class Step:
         network: nn.Module = model
         if several:
             network = torch.compile(model, dynamic=False) if self.recipe.compile else model  # type: ignore[assignment]
-            network = DistributedDataParallel(network, broadcast_buffers=False)
+            network = DistributedDataParallel(network, **_OWN_STATISTICS)
         low = self.recipe.dtype == "bfloat16"
         kind = self.sums.device.type
 
