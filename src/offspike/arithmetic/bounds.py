@@ -31,13 +31,15 @@ __all__ = ["Survey", "survey"]
 class Survey:
     """``sums`` by layer with weights, ``currents`` by neuron layer, ``doubts`` about what cannot be followed.
 
-    ``others`` are the bits of sums without weights (shortcuts, pools), by the name of their node.
+    ``others`` are the bits of sums without weights (shortcuts, pools), by the name of their node; ``values`` is what is
+    known of each value of the network, by node.
     """
 
     sums: dict[str, Sum] = field(default_factory=dict)
     currents: dict[str, Reach] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
     others: dict[str, int] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
 
 
 @torch.no_grad()
@@ -58,8 +60,8 @@ class _Walk:
     def __init__(self, network: GraphNetwork, *, spikes: bool) -> None:
         self.network = network
         self.spikes = spikes
-        self.values: dict[str, Any] = {}
         self.result = Survey()
+        self.values = self.result.values
 
     def visit(self, node: Node, waiting: list[Tensor]) -> None:
         kind = role(node, self.network)
