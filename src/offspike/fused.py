@@ -128,7 +128,6 @@ def multiply_and_fire(
     bias: Tensor | None = None,
     dtype: torch.dtype = torch.int8,
     pool: bool = False,
-    tile: Any = None,
 ) -> Tensor:
     """The spikes of neurons that get ``scale·Σ w·s + gain·beside + bias``, in one kernel (T <= 8, on a GPU).
 
@@ -150,7 +149,7 @@ def multiply_and_fire(
     out = conv.conv_and_fire(
         seen, synapses.weight, synapses.scale, theta.float().reshape(1), **rule, stride=synapses.stride,
         beside=None if beside is None else _channels_last(beside), gain=gain, bias=bias, phase=phase, dtype=dtype,
-        pool=pool, tile=tile,
+        pool=pool,
     )  # fmt: skip
     return out.permute(0, 1, 4, 2, 3) if image else out.view(*spikes.shape[:-1], outputs)
 

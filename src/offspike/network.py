@@ -165,9 +165,7 @@ class SpikingNetwork(nn.Module):
             graph = capture(self.model, known)
         except ValueError:  # its code cannot be followed: convert has warned of that
             return None
-        return Plan(
-            graph, self.model, self.precision, repeat_input=self.repeat_input, input_shape=self.input_shape
-        )
+        return Plan(graph, self.model, self.precision, repeat_input=self.repeat_input, input_shape=self.input_shape)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy makes its own plan."""

@@ -10,8 +10,8 @@ Read off the graph once, for one precision:
 - what comes before the first spike is computed once, in float32; so is what comes after the last.
 
 ``"exact32"`` changes no rounding: the same bits as the model run layer by layer. ``"tf32"`` and ``"bf16"`` let tensor
-cores round the weights. ``"int8"`` is for networks in fixed point, where nothing is rounded: most products are then done
-by the neurons' own kernel (`whole.py`). The membrane is float32 in all of them.
+cores round the weights. ``"int8"`` is for networks in fixed point, where nothing is rounded: the neurons' own kernels
+then do most products (`whole.py`). The membrane is float32 in all of them.
 """
 
 from collections.abc import Callable, Iterator
@@ -191,7 +191,7 @@ class Plan:
         assert self.whole is not None
         synapses, name = self.whole.synapses(join), join.product.refs[0]
         bias = self._bias(layer, [part for part in self.reading.parts(node) if part is not None])
-        gain = torch.ones_like(layer.theta.flatten()[:1]) if join.gain is None else join.gain.clone()
+        gain = self.whole.gain(join).to(layer.theta)
         dtype = torch.int8 if self._narrow(node) else torch.float32
 
         def step(values: Values) -> Tensor:

@@ -1,4 +1,4 @@
-"""Networks in fixed point on a GPU: products of spikes and 8-bit weights, in one kernel with the neurons that take them.
+"""Networks in fixed point on a GPU: products of spikes and 8-bit weights in one kernel with the neurons they drive.
 
 A survey of the network (`arithmetic.bounds`) says which values are small whole numbers, and that all sums are exact:
 so they are the same in whole numbers, in TF32 and in float32. Where a convolution or linear layer takes such values
@@ -33,11 +33,11 @@ _SHAPES = ("flatten", "reshape", "view", "contiguous")  # keep the dtype, whatev
 
 @dataclass(frozen=True)
 class Join:
-    """What the kernel of a spiking layer does besides: a product, a shortcut with its gain, a pool of 2x2."""
+    """What the kernel of a spiking layer does besides: a product, a shortcut (and its `Scale`), a pool of 2x2."""
 
     product: Node
     beside: str | None = None
-    gain: Tensor | None = None
+    scale: Node | None = None
     pool: Node | None = None
 
     @property
@@ -57,12 +57,16 @@ class Whole:
         self.joins = {node.name: join for node in reading.nodes.values() if (join := self._join(node))}
         self.products = {join.product.name for join in self.joins.values()}
         self.pools = {join.pool.name for join in self.joins.values() if join.pool is not None}
-        scales = {self.reading.parts(reading.nodes[name])[1] for name, join in self.joins.items() if join.gain is not None}
-        self.inside = self.products | {name for name in scales if name is not None}
+        self.inside = self.products | {join.scale.name for join in self.joins.values() if join.scale is not None}
 
     def narrow(self, name: str) -> bool:
         """Whether a value goes as int8: one who takes it wants that, and the others do not mind."""
         return self._wanted(name) and self._taken(name)
+
+    def gain(self, join: Join) -> Tensor:
+        """What a spike of the shortcut is worth."""
+        scale = None if join.scale is None else self.reading.module(join.scale)
+        return scale.weight.detach().clone() if isinstance(scale, Scale) else torch.ones(1)
 
     def synapses(self, join: Join) -> Synapses:
         """The weights of a product as whole numbers."""
@@ -92,8 +96,9 @@ class Whole:
             return Join(product, pool=self._pool(node))
         if self.values[other].bound.shape != self.values[own].bound.shape:  # a sum that repeats one of its parts
             return None
-        beside, gain = self._shortcut(other)
-        return Join(product, beside, gain, self._pool(node))
+        scale = self._scale(other)
+        beside = other if scale is None else self.reading.source(scale.refs[0])
+        return Join(product, beside, scale, self._pool(node))
 
     def _fits(self, node: Node) -> bool:
         """Whether the kernel knows this product, and its input is small whole numbers."""
@@ -108,15 +113,13 @@ class Whole:
         plain = (module.kernel_size, module.stride, padding) == ((k, k), (stride, stride), (k // 2, k // 2))
         return small and plain and k % 2 == 1 and module.groups == 1 and module.dilation == (1, 1)
 
-    def _shortcut(self, name: str) -> tuple[str, Tensor | None]:
-        """A shortcut and its gain: a `Scale` of one number is left to the neurons."""
+    def _scale(self, name: str) -> Node | None:
+        """The shortcut's `Scale`, if it is one number that the neurons can multiply with themselves."""
         node = self.reading.nodes[name]
         scale = self.reading.module(node)
         if not isinstance(scale, Scale) or scale.weight.numel() > 1 or scale.bias is not None:
-            return name, None
-        if len(self.reading.sinks(name)) > 1:
-            return name, None
-        return self.reading.source(node.refs[0]), scale.weight.detach()
+            return None
+        return node if len(self.reading.sinks(name)) == 1 else None
 
     def _pool(self, node: Node) -> Node | None:
         """The sum over windows of 2x2 that alone takes a layer's spikes, if there is one."""
@@ -144,12 +147,13 @@ class Whole:
         """Whether a node only hands a value on, in its dtype."""
         module = self.reading.module(node)
         if module is not None:
-            return node.name in self.pools or isinstance(module, nn.Flatten) or self.reading.source(node.name) != node.name
+            idle = self.reading.source(node.name) != node.name
+            return idle or node.name in self.pools or isinstance(module, nn.Flatten)
         return node.kind in ("function", "method") and node.target.rpartition(".")[2] in _SHAPES
 
 
 def surveyed(graph: Graph, model: nn.Module, input_shape: tuple[int, ...] | None) -> Survey:
-    """What is known of the network's numbers; a ValueError says why they are not in fixed point, or not of this kind."""
+    """What is known of the network's numbers; a ValueError says why they are not in fixed point, or too long."""
     if not any(isinstance(module, InputGrid) for module in model.modules()):
         raise ValueError(f'precision="int8" is for networks in fixed point, and this one is not; {SNAP}')
     if input_shape is None or len(graph.inputs) != 1:

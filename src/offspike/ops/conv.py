@@ -58,9 +58,8 @@ def conv_and_fire(
     phase: Tensor | None = None,
     dtype: torch.dtype = torch.int8,
     pool: bool = False,
-    tile: Tile | None = None,
 ) -> Tensor:
-    """Spikes ``[T, B, H', W', O]`` of IF neurons that listen to ρ <= T <= 8 steps and start by ``rule``, see `fused.py`.
+    """Spikes ``[T, B, H', W', O]`` of IF neurons that listen to ρ <= T <= 8 steps and start by ``rule`` (`fused.py`).
 
     ``spikes [T, B, H, W, C]`` and ``weight [O, k, k, C]`` are whole numbers, int8; k is odd, and images are padded by
     k // 2. ``I(t) = scale·Σ + gain·beside(t) + bias``, in float32: ``scale`` and ``bias`` are ``[O]``, ``gain`` and
@@ -78,7 +77,7 @@ def conv_and_fire(
     out = torch.empty((steps, batch, *sizes, outputs), dtype=dtype, device=spikes.device)
     if out.numel() == 0:
         return out
-    tile = tile or tile_for(steps, outputs, channels, rule)
+    tile = tile_for(steps, outputs, channels, rule)
     name, _, variant = rule.partition("-")
     pixels = tile.pixels(steps)
     constants: dict[str, Any] = {

@@ -1,10 +1,10 @@
 """What runs on the device (Triton) for a convolution and its neurons at once: spikes in, spikes out, nothing between.
 
-An implicit matrix product of whole numbers, 8 bits each, summed in 32. A program has M pixels and N channels of the output; the rows of its matrix are these pixels
-at all T steps, so that a weight is read once for T steps and the currents never leave the registers. Rows are ordered
-such that a thread holds all steps of its neurons (see `_step_and_pixel`): taking them apart moves no data. Then the
-neurons listen, start and fire as in `scan.py`, PARTS slices of the channels one after the other, because tables and
-potentials need registers too.
+An implicit matrix product of whole numbers, 8 bits each, summed in 32. A program has M pixels and N channels of the
+output; the rows of its matrix are these pixels at all T steps, so that a weight is read once for T steps and the
+currents never leave the registers. Rows are ordered such that a thread holds all steps of its neurons (see
+`_step_and_pixel`): taking them apart moves no data. Then the neurons listen, start and fire as in `scan.py`, PARTS
+slices of the channels one after the other, because tables and potentials need registers too.
 """
 
 import triton
