@@ -178,10 +178,9 @@ class Operands:
         return out
 
     def _fire(self, current: Tensor, rule: str, *, beside: Tensor, dtype: torch.dtype, pool: bool = False) -> Tensor:
-        extra: dict[str, Any] = {"beside": beside, "gain": self.gain} if self.layer.shortcut else {}
-        drive = fused.Drive(
-            current, self.steps, bias=self.bias.view(-1, 1, 1), unit=True, dtype=dtype, pool=pool, **extra
-        )
+        extra: dict[str, Any] = {"bias": self.bias.view(-1, 1, 1), "dtype": dtype, "pool": pool}
+        extra |= {"beside": beside, "gain": self.gain} if self.layer.shortcut else {}
+        drive = fused.Drive(current, self.steps, unit=True, **extra)
         return fused.run(drive, self.theta, policy=RULES[rule][1](self.steps))[0]
 
 
@@ -189,8 +188,7 @@ def measure(data: Operands, trial: Trial) -> float | None:
     """Seconds; None, with the reason on the screen, if the kernel fails or is wrong."""
     try:
         run, wanted = data.fused(trial), data.specified(trial.rule)
-        got = run()[:, : wanted.shape[1]].float()
-        if not torch.equal(got, wanted):
+        if not torch.equal(got := run()[:, : wanted.shape[1]].float(), wanted):
             raise ArithmeticError(f"{(got != wanted).float().mean():.2%} of spikes differ")
         return timing.seconds(run, DEVICE, budget=0.05, warm_up=1)
     except Exception as error:  # the other kernels are still wanted: a lent machine is dear
@@ -237,7 +235,6 @@ def compile_one(trial: Trial) -> str:
     try:
         Operands(trial.layer, trial.steps, SMALL).fused(trial)()
         torch.cuda.synchronize()
-        torch.cuda.empty_cache()
     except Exception as error:
         return f"{trial}: {type(error).__name__}: {str(error).strip().splitlines()[-1:]}"
     return ""
