@@ -29,7 +29,7 @@ from torch import nn
 
 import offspike as osp
 from offspike import bench, rivals, timing
-from offspike.fast.whole import LONGEST
+from offspike.ops import LONGEST
 from offspike.surgery import replace
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -164,6 +164,8 @@ class SpikingNetwork(nn.Module):
         try:
             graph = capture(self.model, known)
         except ValueError:  # its code cannot be followed: convert has warned of that
+            if self.precision == "int8":
+                raise
             return None
         return Plan(graph, self.model, self.precision, repeat_input=self.repeat_input, input_shape=self.input_shape)
 

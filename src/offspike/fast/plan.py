@@ -191,14 +191,15 @@ class Plan:
         assert self.whole is not None
         synapses, name = self.whole.synapses(join), join.product.refs[0]
         bias = self._bias(layer, [part for part in self.reading.parts(node) if part is not None])
-        gain = self.whole.gain(join).to(layer.theta)
+        theta = layer.theta.flatten()[:1].clone()  # all of them are 1
+        gain = self.whole.gain(join).to(theta)
         dtype = torch.int8 if self._narrow(node) else torch.float32
 
         def step(values: Values) -> Tensor:
             clock = active_clock()
             whole = join.pool is not None and clock.heard is None
             spikes = multiply_and_fire(
-                clock.unfold(values[name]).to(torch.int8), synapses, layer.theta, policy=layer.policy,
+                clock.unfold(values[name]).to(torch.int8), synapses, theta, policy=layer.policy,
                 beside=None if join.beside is None else clock.unfold(values[join.beside]), gain=gain,
                 bias=None if bias is None else bias.flatten(), dtype=dtype, pool=whole,
             )  # fmt: skip

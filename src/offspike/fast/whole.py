@@ -22,10 +22,10 @@ from offspike.graph import Graph, Node
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
 from offspike.neurons import IF
+from offspike.ops import LONGEST
 
-__all__ = ["LONGEST", "Join", "Whole", "check_run", "surveyed"]
+__all__ = ["Join", "Whole", "check_run", "surveyed"]
 
-LONGEST = 8  # steps that one kernel keeps on chip
 SMALL = torch.iinfo(torch.int8)
 SNAP = "snap it first: osp.snap(ann, bits=8, example=x)"
 _SHAPES = ("flatten", "reshape", "view", "contiguous")  # keep the dtype, whatever it is
@@ -86,7 +86,8 @@ class Whole:
 
     def _join(self, node: Node) -> Join | None:
         layer = self.reading.neuron(node)
-        if layer is None or layer.steady:
+        # Joined products are made later than they stand: nothing may change their input meanwhile.
+        if layer is None or layer.steady or self.reading.in_place:
             return None
         own, other = self.reading.parts(node)
         product = self.reading.nodes[own]
@@ -164,7 +165,9 @@ def surveyed(graph: Graph, model: nn.Module, input_shape: tuple[int, ...] | None
     found = survey(network(graph, model), (torch.zeros(1, *input_shape),), spikes=True)
     limit = ACCUMULATORS["tf32"]
     reasons = [*found.doubts]
-    reasons += [f"{name}: its numbers are too long for TF32" for name, s in found.sums.items() if s.excess("tf32") > 0]
+    for name, made in found.sums.items():
+        if made.excess("float32" if isinstance(model.get_submodule(name), Scale) else "tf32") > 0:
+            reasons.append(f"{name}: its weights, inputs or sums are too long for TF32")
     bits = found.others | {name: reach.bits for name, reach in found.currents.items()}
     reasons += [f"{name}: its sums need {n} bits and {limit} are exact" for name, n in bits.items() if n > limit]
     if reasons:

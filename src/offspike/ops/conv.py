@@ -5,17 +5,16 @@ by policy and neuron. Import this module on first use only; with ``TRITON_INTERP
 moment the kernel runs on CPU tensors, slowly.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
-from offspike.ops import check_listening, synapse
+from offspike.ops import LONGEST, check_listening, synapse
 
-__all__ = ["LONGEST", "Tile", "conv_and_fire", "tile_for"]
-
-LONGEST = 8  # steps: more sums than that do not fit the registers
+__all__ = ["Tile", "conv_and_fire", "tile_for"]
 
 
 class Tile(NamedTuple):
@@ -30,6 +29,11 @@ class Tile(NamedTuple):
     def pixels(self, steps: int) -> int:
         """Of the output: a warp's 16 rows are two steps of 8 pixels."""
         return self.warps * (16 if steps == 1 else 8)
+
+    def bytes(self, steps: int) -> int:
+        """Of shared memory: spikes and weights of all stages."""
+        rows = triton.next_power_of_2(steps) * self.pixels(steps)
+        return self.stages * self.depth * (rows + self.channels)
 
 
 def tile_for(steps: int, outputs: int, channels: int, rule: str) -> Tile:
@@ -78,6 +82,8 @@ def conv_and_fire(
     if out.numel() == 0:
         return out
     tile = tile_for(steps, outputs, channels, rule)
+    while spikes.is_cuda and tile.stages > 1 and tile.bytes(steps) > _shared_memory(spikes.device):
+        tile = tile._replace(stages=tile.stages - 1)
     name, _, variant = rule.partition("-")
     pixels = tile.pixels(steps)
     constants: dict[str, Any] = {
@@ -93,6 +99,12 @@ def conv_and_fire(
     with torch.cuda.device_of(spikes):  # type: ignore[no-untyped-call]
         synapse.conv_and_fire[grid](*operands, batch, height, width, channels, rows, columns, outputs, **constants)
     return out
+
+
+@functools.lru_cache
+def _shared_memory(device: torch.device) -> int:
+    """Bytes that a program may have, which on most GPUs is less than on an H200."""
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
 
 
 def _check(spikes: Tensor, weight: Tensor, rule: str, phase: Tensor | None) -> None:
