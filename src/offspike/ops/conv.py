@@ -33,7 +33,7 @@ class Tile(NamedTuple):
     def bytes(self, steps: int) -> int:
         """Of shared memory: spikes and weights of all stages."""
         rows = triton.next_power_of_2(steps) * self.pixels(steps)
-        return self.stages * self.depth * (rows + self.channels)
+        return int(self.stages * self.depth * (rows + self.channels))
 
 
 def tile_for(steps: int, outputs: int, channels: int, rule: str) -> Tile:
@@ -104,7 +104,8 @@ def conv_and_fire(
 @functools.lru_cache
 def _shared_memory(device: torch.device) -> int:
     """Bytes that a program may have, which on most GPUs is less than on an H200."""
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+    found: int = triton.runtime.driver.active.utils.get_device_properties(device.index)["max_shared_mem"]
+    return found
 
 
 def _check(spikes: Tensor, weight: Tensor, rule: str, phase: Tensor | None) -> None:
