@@ -24,10 +24,12 @@ import bounded
 import neurons
 import precisions
 import torch
+import whole
 from torch import nn
 
 import offspike as osp
 from offspike import bench, rivals, timing
+from offspike.ops import LONGEST
 from offspike.surgery import replace
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -177,6 +179,11 @@ def _runs(ann: Any, x: Any, steps: int, rho: int, *, rivals_too: bool) -> Iterat
     if rivals_too and steps == 4:
         yield "ann bf16", rivals.ann(ann, x, "bf16", folded=False)
         yield "ann bf16, folded", rivals.ann(ann, x, "bf16", folded=True)
+    if DEVICE.type == "cuda" and max(steps, rho) <= LONGEST:  # an interpreter would take hours
+        snapped = osp.snap(ann, bits=8, example=x[:1])
+        for what, method in {"even": osp.methods.exact(rho), "cos": osp.methods.cos(rho)}.items():
+            snn = osp.convert(snapped, method, precision="int8")
+            yield f"snn {what} int8", lambda snn=snn: snn(x, steps)
 
 
 def layers(options: Any) -> str:
@@ -213,6 +220,7 @@ PARTS: dict[str, tuple[float, Callable[[Any], str]]] = {
     "testset": (1, lambda options: precisions.testset(options, DEVICE)),
     "guards": (2, guards),
     "neurons": (2, lambda options: neurons.run(options, DEVICE)),
+    "whole": (1, lambda options: whole.run(options, DEVICE)),
     "speed": (3, speed),
     "layers": (1, layers),
     "tests": (2, tests),

@@ -1,4 +1,4 @@
-"""A convolution and its neurons in one kernel: the bits of the one after the other, where sums are exact.
+"""A convolution in whole numbers and its neurons in one kernel: the bits of the one after the other.
 
 Through Triton's interpreter where there is no GPU.
 """
@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from offspike import fused
+from offspike.fused import Drive, Synapses, multiply_and_fire
 from offspike.initial import Exact, Residual, Shift
 from offspike.ops import reference
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16  # the interpreter multiplies the bits of bfloat16
-FORMATS = [(torch.int8, torch.int8), (torch.int8, HALF), (HALF, HALF)]
 POLICIES = {
     "light": Residual,
     "cos": Shift,
@@ -28,7 +27,7 @@ POLICIES = {
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def conv():
     pytest.importorskip("triton")
     with pytest.MonkeyPatch.context() as patch:
@@ -44,61 +43,55 @@ def poison(monkeypatch):
     monkeypatch.setattr(torch, "empty", lambda *args, **options: real(*args, **options).fill_(77))
 
 
-def layer(steps, batch, size, channels, outputs, kernel, formats=FORMATS[0]):
-    """Spikes and whole 8-bit weights: sums are exact in every format."""
+def layer(steps, batch, size, channels, outputs, kernel, *, stride=1, most=1):
+    """Spikes (or counts of them, up to ``most``), and whole weights whose rows have units of their own."""
     draw = torch.Generator().manual_seed(steps + size + channels)
-    spikes = (torch.rand(steps, batch, *size_of(size), channels, generator=draw) < 0.3).to(DEVICE, formats[0])
-    weight = torch.randint(-127, 128, (outputs, kernel, kernel, channels), generator=draw).to(DEVICE, formats[1])
-    return spikes, weight
+    sizes = (size, size + 3) if size > 1 else (1, 1)
+    spikes = torch.randint(0, most + 1, (steps, batch, channels, *sizes), generator=draw)
+    spikes = spikes * (torch.rand(spikes.shape, generator=draw) < 0.5)
+    weight = torch.randint(-128, 128, (outputs, kernel, kernel, channels), generator=draw)
+    scale = torch.exp2(torch.randint(-9, -6, (outputs,), generator=draw))
+    spikes = spikes.to(DEVICE, torch.int8)
+    return spikes, Synapses(weight.to(DEVICE, torch.int8), scale.to(DEVICE), stride)
 
 
-def size_of(size):
-    return (size, size + 3) if size > 1 else (1, 1)
-
-
-def both(
-    conv, policy, spikes, weight, theta, *, stride=1, scale=None, beside=None, gain=None, bias=None, **options
-):  # fmt: skip
+def both(policy, spikes, synapses, theta=1.0, *, beside=None, gain=None, bias=None, pool=False, **options):
     """What the kernel says, and convolution, policy and neuron one after the other."""
-    current = reference.convolve(spikes, weight, stride=stride, scale=scale).permute(0, 1, 4, 2, 3)
-    drive = fused.Drive(
-        current, len(spikes), gain=gain, unit=True,
-        beside=None if beside is None else beside.permute(0, 1, 4, 2, 3),
-        bias=None if bias is None else bias.view(-1, 1, 1), pool=options.get("pool", False),
-    )  # fmt: skip
+    theta, linear = number(theta), spikes.ndim < 5
+    images = spikes.reshape(*spikes.shape[:2], -1, 1, spikes.shape[-1]) if linear else spikes.permute(0, 1, 3, 4, 2)
+    current = reference.convolve(images, synapses.weight, synapses.scale, stride=synapses.stride)
+    shape = None if bias is None else bias.view(-1, 1, 1)
+    current = current.permute(0, 1, 4, 2, 3)
+    if linear:
+        current, shape = current.movedim(2, -1).reshape(*spikes.shape[:-1], -1), bias
+    drive = Drive(current, len(spikes), beside=beside, gain=gain, bias=shape, unit=True)
     wanted, _ = fused.run(drive, theta, policy=policy)
-    rule = fused._rule(policy)
-    phase = fused._phases(fused.ops.flatten(current, theta), current) if rule["rule"] == "exact-even" else None
-    got = conv.conv_and_fire(
-        spikes, weight, theta.reshape(1), rule["rule"], iterations=rule["iterations"], eps=rule["eps"], stride=stride,
-        scale=scale, beside=beside, gain=gain, bias=bias, phase=phase, **options,
-    )  # fmt: skip
-    assert got.dtype == options.get("dtype", spikes.dtype)
-    return got.float(), wanted.permute(0, 1, 3, 4, 2)
+    if pool:
+        wanted = torch.nn.functional.avg_pool2d(wanted.flatten(0, 1), 2, divisor_override=1).unflatten(
+            0, wanted.shape[:2]
+        )
+    got = multiply_and_fire(
+        spikes, synapses, theta, policy=policy, beside=beside, gain=gain, bias=bias, pool=pool, **options
+    )
+    assert got.dtype == options.get("dtype", torch.int8)
+    return got.float(), wanted
 
 
 def number(x):
     return torch.tensor([x], device=DEVICE)
 
 
-@pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize("steps", [1, 3, 4, 8])
-def test_every_policy(conv, steps, name):
-    spikes, weight = layer(steps, 2, 4, 20, 24, 3)
-    got, wanted = both(conv, POLICIES[name](steps), spikes, weight, number(256.0))
+CASES = [(name, 3, 2) for name in POLICIES] + [(name, n, n) for name in ("cos", "even") for n in (1, 8)]
+
+
+@pytest.mark.parametrize(("name", "steps", "rho"), CASES)
+def test_every_policy(name, steps, rho):
+    got, wanted = both(POLICIES[name](rho), *layer(steps, 2, 4, 20, 24, 3))
     assert torch.equal(got, wanted)
     assert 0.05 < got.mean() < 0.95
 
 
-@pytest.mark.parametrize("formats", FORMATS, ids=["int8", "mixed", "half"])
 @pytest.mark.parametrize("steps", [1, 4])
-def test_every_format(conv, steps, formats):
-    spikes, weight = layer(steps, 2, 4, 36, 24, 3, formats)
-    got, wanted = both(conv, Shift(steps), spikes, weight, number(256.0))
-    assert torch.equal(got, wanted)
-
-
-@pytest.mark.parametrize("steps", [1, 2, 4, 5])
 @pytest.mark.parametrize(
     ("batch", "size", "channels", "outputs", "kernel", "stride"),
     [
@@ -112,54 +105,73 @@ def test_every_format(conv, steps, formats):
         (1, 2, 8, 8, 5, 1),
         (0, 4, 8, 8, 3, 1),
     ],
-    ids=["odd", "wide-stride-2", "stride-2", "1x1", "1x1-stride-2", "linear", "one", "5x5", "none"],
+    ids=["odd", "wide-stride-2", "stride-2", "1x1", "1x1-stride-2", "many", "one", "5x5", "none"],
 )
-def test_shapes(conv, batch, size, channels, outputs, kernel, stride, steps):
-    spikes, weight = layer(steps, batch, size, channels, outputs, kernel)
-    got, wanted = both(conv, Exact(steps), spikes, weight, number(300.0), stride=stride)
+def test_shapes(batch, size, channels, outputs, kernel, stride, steps):
+    got, wanted = both(Exact(steps), *layer(steps, batch, size, channels, outputs, kernel, stride=stride))
+    assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize("rows", [(), (3,)], ids=["vectors", "sequences"])
+def test_linear_layers(rows):
+    spikes, synapses = layer(4, 5, 1, 40, 24, 1)
+    spikes = spikes.flatten(2)
+    if rows:
+        spikes = spikes[:, :, None].repeat(1, 1, *rows, 1)
+    bias = torch.randn(24, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    got, wanted = both(Exact(4), spikes, synapses, bias=bias)
+    assert got.shape == (4, 5, *rows, 24)
     assert torch.equal(got, wanted)
 
 
 @pytest.mark.parametrize("name", ["cos", "even"])
-@pytest.mark.parametrize("shortcut", [torch.int8, torch.bfloat16, torch.float32], ids=str)
-def test_shortcut_bias_and_scale(conv, shortcut, name):
-    spikes, weight = layer(4, 2, 5, 40, 36, 3)
+@pytest.mark.parametrize("shortcut", [torch.int8, torch.float32], ids=str)
+def test_shortcut_and_bias(shortcut, name):
+    spikes, synapses = layer(4, 2, 5, 40, 36, 3, most=4)
     draw = torch.Generator().manual_seed(0)
-    beside = torch.randint(-1, 2, (4, 2, 5, 8, 36), generator=draw).to(DEVICE, shortcut)
-    bias, scale = (torch.randn(2, 36, generator=draw) * torch.tensor([[0.3], [0.004]])).to(DEVICE)
-    policy = POLICIES[name](4)
-    extra = {"scale": scale, "beside": beside, "gain": number(0.37), "bias": bias}
-    got, wanted = both(conv, policy, spikes, weight, number(0.9), **extra)
+    beside = torch.randint(-1, 2, (4, 2, 36, 5, 8), generator=draw).to(DEVICE, shortcut)
+    bias = (torch.randn(36, generator=draw) * 0.3).to(DEVICE)
+    extra = {"beside": beside, "gain": number(0.37), "bias": bias}
+    got, wanted = both(POLICIES[name](4), spikes, synapses, 0.9, **extra)
     assert torch.equal(got, wanted)
-    plain, _ = both(conv, policy, spikes, weight, number(0.9), scale=scale)
+    plain, _ = both(POLICIES[name](4), spikes, synapses, 0.9)
     assert not torch.equal(got, plain)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float32], ids=str)
-@pytest.mark.parametrize("steps", [1, 4, 8])
-def test_pooled(conv, steps, dtype):
-    """Windows of 2x2: their sums in int8, their means elsewhere."""
-    spikes, weight = layer(steps, 3, 5, 32, 48, 3)
-    spikes = spikes[:, :, :4, :6]
-    got, wanted = both(conv, Exact(steps), spikes, weight, number(256.0), pool=True, dtype=dtype)
-    assert torch.equal(got * (0.25 if dtype == torch.int8 else 1), wanted)
+@pytest.mark.parametrize("steps", [1, 8])
+def test_windows_are_counted(steps, dtype):
+    spikes, synapses = layer(steps, 2, 5, 24, 24, 3)
+    got, wanted = both(Exact(steps), spikes[:, :, :, :4, :6], synapses, pool=True, dtype=dtype)
+    assert torch.equal(got, wanted)
+    assert got.max() == 4
 
 
-@pytest.mark.parametrize("tile", [(4, 128, 64, 3, 8), (8, 64, 128, 2, 1), (4, 32, 32, 4, 2, True)], ids=str)
-def test_tiles_make_no_difference(conv, tile):
-    spikes, weight = layer(4, 1, 9, 64, 128, 3)
-    got, wanted = both(conv, Exact(4), spikes, weight, number(256.0), tile=conv.Tile(*tile))
+def test_pooled_currents_lie_channels_last():
+    """Windows are found by where a neuron lies in memory: in another order they would be wrong without a word."""
+    current = torch.rand(4, 2, 3, 4, 4, device=DEVICE)
+    with pytest.raises(ValueError, match="channels lie innermost"):
+        fused.run(Drive(current, 4, unit=True, pool=True), number(1.0), policy=Exact(4))
+
+
+@pytest.mark.parametrize("tile", [(4, 128, 64, 3, 8), (8, 64, 128, 2, 1), (4, 32, 32, 4, 2)], ids=str)
+def test_tiles_make_no_difference(conv, monkeypatch, tile):
+    monkeypatch.setattr(conv, "tile_for", lambda *_: conv.Tile(*tile))
+    got, wanted = both(Exact(4), *layer(4, 1, 4, 64, 128, 3))
     assert torch.equal(got, wanted)
 
 
 def test_what_does_not_fit_is_refused(conv):
-    spikes, weight = layer(9, 1, 2, 4, 4, 3)
-    theta = number(1.0)
+    spikes, synapses = layer(9, 1, 2, 4, 4, 3)
+    spikes, theta = spikes.permute(0, 1, 3, 4, 2), number(1.0)
+    others = (synapses.weight, synapses.scale, theta, "shift-keep", 4)
     with pytest.raises(ValueError, match="1 to 8 steps"):
-        conv.conv_and_fire(spikes, weight, theta, "shift-keep")
-    with pytest.raises(TypeError, match="like the weights"):
-        conv.conv_and_fire(spikes[:4].bfloat16(), weight, theta, "shift-keep")
+        conv.conv_and_fire(spikes, *others)
+    with pytest.raises(TypeError, match="must be int8"):
+        conv.conv_and_fire(spikes[:4].bfloat16(), *others)
     with pytest.raises(ValueError, match="k odd"):
-        conv.conv_and_fire(spikes[:4], weight[:, :2, :2], theta, "shift-keep")
+        conv.conv_and_fire(spikes[:4], synapses.weight[:, :2, :2], *others[1:])
     with pytest.raises(ValueError, match="phases"):
-        conv.conv_and_fire(spikes[:4], weight, theta, "exact-even")
+        conv.conv_and_fire(spikes[:4], *others[:3], "exact-even", 4)
+    with pytest.raises(ValueError, match="listens to rho=4"):
+        conv.conv_and_fire(spikes[:3], *others)

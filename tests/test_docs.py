@@ -33,6 +33,12 @@ model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Li
 x = torch.rand(20, 8)
 loader = [(x, torch.randint(0, 3, (20,)))]
 """,
+    "speed.md": """
+import torch
+import offspike as osp
+x = torch.rand(4, 1, 8, 8)
+ann = osp.zoo.small(activation=osp.QCFS(levels=4)).eval()
+""",
     "fixed-point.md": """
 import torch
 import offspike as osp
@@ -42,6 +48,7 @@ loader = [(x, torch.randint(0, 10, (20,)))]
 """,
 }
 SMALLER = {
+    '.to("cuda")': "",
     "epochs=20": "epochs=2",
     "--epochs 20": "--epochs 1",
     "offspike evaluate mine": "offspike evaluate --limit 60 --method cos mine",

@@ -144,9 +144,9 @@ def test_a_copy_makes_its_own_plan():
 
 
 @pytest.mark.parametrize("precision", ["float16", "", "BF16", None])
-def test_a_precision_is_one_of_three_words(precision):
+def test_a_precision_is_one_of_four_words(precision):
     ann, x = residual()
-    with pytest.raises(ValueError, match="precision must be one of exact32, tf32, bf16"):
+    with pytest.raises(ValueError, match="precision must be one of exact32, tf32, bf16, int8;"):
         osp.convert(ann, osp.methods.exact(4), precision=precision)
     if precision is not None:
         with pytest.raises(ValueError, match="precision must be one of"):

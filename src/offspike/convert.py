@@ -58,6 +58,8 @@ def convert(
     snn = SpikingNetwork(model, method, input_shape=shape, repeat_input=steady is None, precision=precision)
     for correction in method.corrections:
         correction(snn, ann, images[: correction.images], progress)
+    if precision == "int8":
+        snn.prepared()  # says at once what is in its way
     return snn
 
 

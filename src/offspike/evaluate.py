@@ -124,7 +124,11 @@ class _Sums:
     def _count(self, found: dict[Any, list[Tensor]], layer: SpikingLayer, spikes: Tensor) -> None:
         """Spikes of a layer at each step. In float32 a sum over a sample is exact up to 2²⁴ neurons."""
         name = self.names[layer]
-        each = torch.linalg.vector_norm(spikes, 0, dim=tuple(range(2, spikes.ndim)), dtype=torch.float32)
+        axes = tuple(range(2, spikes.ndim))
+        if spikes.dtype == torch.int8:  # 0 and 1
+            each = spikes.sum(axes, dtype=torch.float32)
+        else:
+            each = torch.linalg.vector_norm(spikes, 0, dim=axes, dtype=torch.float32)
         self.neurons[name] = spikes[0, 0].numel()
         key = (name, "listening") if isinstance(active_clock().phase, Listen) else name
         found.setdefault(key, []).append(each.double().sum(1))

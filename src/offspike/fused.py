@@ -1,9 +1,11 @@
 """Policy and neuron in one operator: a layer's currents are read once, its spikes written once, as they are needed.
 
 The specification is the policy itself (`initial.py`), then the neuron (`ops/reference.py`); kernels return its bits.
+On a GPU a product in whole numbers can be part of the kernel too (``multiply_and_fire``): no current is written at all.
 """
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -13,7 +15,9 @@ from torch import Tensor
 from offspike import ops
 from offspike.initial import Constant, Exact, Policy, Residual, Shift, phases
 
-__all__ = ["Drive", "calibrate_and_fire", "run"]
+__all__ = ["LISTENING", "Drive", "Synapses", "calibrate_and_fire", "multiply_and_fire", "run"]
+
+LISTENING = (Residual, Shift, Exact)  # the policies that the fused operators know
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class Drive:
 
 def calibrate_and_fire(policy: Policy, current: Tensor, theta: Tensor | float) -> tuple[Tensor, Tensor]:
     """``fire(current, theta, policy(current, theta))``, in one kernel for the policies that listen."""
-    if not isinstance(policy, Residual | Shift | Exact):
+    if not isinstance(policy, LISTENING):
         return ops.fire(current, theta, policy(current, theta))
     out, v_end = run(Drive(current, len(current), unit=True), theta, policy=policy, keep=True)
     assert v_end is not None
@@ -76,12 +80,14 @@ def run(
     """The spikes of IF neurons that start where ``policy`` says, or at ``v0``; also v(T) if it is to be kept."""
     if isinstance(policy, Constant):
         v0 = torch.as_tensor(theta, dtype=ops.state_dtype(drive.current), device=drive.current.device) * policy.fraction
-    elif policy is not None and not isinstance(policy, Residual | Shift | Exact):
+    elif policy is not None and not isinstance(policy, LISTENING):
         v0 = policy(drive.total(), theta)
     flat = ops.flatten(drive.current, theta, v0)
     held = len(drive.current) == 1 and drive.steps > 1
     # A threshold, or what was made of one, may lie elsewhere or be narrower than the state.
     bias, inner = (None, 1) if drive.bias is None else flat.channels(drive.bias.to(flat.theta))
+    if drive.pool and not drive.current[0].is_contiguous(memory_format=torch.channels_last):
+        raise ValueError("spikes are pooled as they are written only where channels lie innermost in memory")
     sizes = drive.current.shape[2:] if drive.pool else (0, 0, 0)
     out, v_end = _calibrate_and_fire(
         flat.current,
@@ -101,6 +107,59 @@ def run(
         phase=_phases(flat, drive.current) if isinstance(policy, Exact) and policy.place == "even" else None,
     )
     return flat.restore(out, halved=drive.pool), flat.restore(v_end) if keep else None
+
+
+@dataclass(frozen=True)
+class Synapses:
+    """A convolution or linear layer in whole numbers: ``weight [O, k, k, C]``, int8, each row times ``scale [O]``."""
+
+    weight: Tensor
+    scale: Tensor
+    stride: int = 1
+
+
+def multiply_and_fire(
+    spikes: Tensor,
+    synapses: Synapses,
+    theta: Tensor,
+    *,
+    policy: Policy,
+    beside: Tensor | None = None,
+    gain: Tensor | None = None,
+    bias: Tensor | None = None,
+    dtype: torch.dtype = torch.int8,
+    pool: bool = False,
+) -> Tensor:
+    """The spikes of neurons that get ``scale·Σ w·s + gain·beside + bias``, in one kernel (T <= 8, on a GPU).
+
+    ``spikes`` are whole numbers, int8: images ``[T, B, C, H, W]``, or ``[T, B, C]`` and ``[T, B, N, C]`` for a
+    linear layer; what comes out is laid out alike, and so is ``beside``. ``bias`` is ``[O]``; θ and ``gain`` are one
+    number each. Spikes leave as 0 and 1 in ``dtype``; ``pool`` counts them over windows of 2x2.
+    """
+    from offspike.ops import conv
+
+    image, outputs = spikes.ndim == 5, len(synapses.weight)
+    seen = _channels_last(spikes)
+    size = [(length - 1) // synapses.stride + 1 for length in seen.shape[2:4]]
+    rule = _rule(policy)
+    phase = None
+    if rule["rule"] == "exact-even":
+        # A neuron's phase is that of its place in the caller's axes; the kernel reads pixels, then channels.
+        shape, inverse = ((1, outputs, *size), (0, 3, 1, 2)) if image else ((1, *size, outputs), (0, 1, 2, 3))
+        phase = _kept_phases(shape, inverse, spikes.device)
+    out = conv.conv_and_fire(
+        seen, synapses.weight, synapses.scale, theta.float().reshape(1), **rule, stride=synapses.stride,
+        beside=None if beside is None else _channels_last(beside), gain=gain, bias=bias, phase=phase, dtype=dtype,
+        pool=pool,
+    )  # fmt: skip
+    return out.permute(0, 1, 4, 2, 3) if image else out.view(*spikes.shape[:-1], outputs)
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """``[T, B, C, H, W]``, ``[T, B, C]`` or ``[T, B, N, C]``, as ``[T, B, H, W, C]``."""
+    if x.ndim == 5:
+        return x.permute(0, 1, 3, 4, 2)
+    return x.reshape(*x.shape[:2], math.prod(x.shape[2:-1]), 1, x.shape[-1])
 
 
 def _phases(flat: ops.Flat, current: Tensor) -> Tensor:

@@ -47,8 +47,11 @@ class SpikingLayer(nn.Module):
 
     def fire(self, drive: Drive) -> Tensor:
         """What the layer sends, ``[T·B, …]``, in this pass."""
+        return self.send(active_clock().phase.fire(self, drive))
+
+    def send(self, out: Tensor) -> Tensor:
+        """Spikes ``[T, B, …]`` on their way: who listens is told, and time is folded."""
         clock = active_clock()
-        out = clock.phase.fire(self, drive)
         if clock.heard is not None:
             clock.heard(self, out)
         return clock.fold(out)

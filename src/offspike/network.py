@@ -11,6 +11,7 @@ from offspike.capture import capture
 from offspike.clock import Clock, Phase
 from offspike.fast.plan import Plan, Precision, arithmetic, check_precision
 from offspike.fast.replay import Replays, worth
+from offspike.fast.whole import check_run
 from offspike.graph import map_values, values_in
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
@@ -45,7 +46,9 @@ class SpikingNetwork(nn.Module):
     calls, and ``snn(x, 16)[:t] == snn(x, t)``.
 
     ``precision``: ``"exact32"`` computes as the ANN does; ``"tf32"`` and ``"bf16"`` let the tensor cores of a GPU round
-    the weights (spikes are exact in any format, and the membrane stays float32). The network runs as a plan
+    the weights (spikes are exact in any format, and the membrane stays float32); ``"int8"`` multiplies spikes and 8-bit
+    weights as whole numbers, on a GPU, for networks in fixed point (``osp.snap``) and at most 8 steps, with the bits of
+    ``"exact32"``. The network runs as a plan
     (`fast/plan.py`); with hooks on its layers the model itself is run, one layer after the other. ``certificate`` is
     what ``osp.certify`` has found about this network, if it has been asked.
 
@@ -88,6 +91,9 @@ class SpikingNetwork(nn.Module):
         self._check_call(inputs, steps, piece)
         total = cast(int, steps)
         plan, replays = self.prepared()
+        if plan is not None and self.precision == "int8":
+            check_run(self.method, total, inputs[0].device)
+            piece = None  # few steps, and all of them on chip
         if plan is None:
             with torch.no_grad(), arithmetic(self.precision):
                 return self._passes(self._run, inputs, total, piece, heard)
@@ -186,8 +192,10 @@ class SpikingNetwork(nn.Module):
         try:
             graph = capture(self.model, known)
         except ValueError:  # its code cannot be followed: convert has warned of that
+            if self.precision == "int8":
+                raise
             return None
-        return Plan(graph, self.model, self.precision, repeat_input=self.repeat_input)
+        return Plan(graph, self.model, self.precision, repeat_input=self.repeat_input, input_shape=self.input_shape)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy makes its own plan."""

@@ -32,7 +32,7 @@ class Survey:
     """``sums`` by layer with weights, ``currents`` by neuron layer, ``doubts`` about what cannot be followed.
 
     ``outputs`` is what the network returns; ``others`` are the bits of sums without weights (shortcuts, pools), by the
-    name of their node.
+    name of their node; ``values`` is what is known of each value of the network, by node.
     """
 
     sums: dict[str, Sum] = field(default_factory=dict)
@@ -40,6 +40,7 @@ class Survey:
     doubts: list[str] = field(default_factory=list)
     others: dict[str, int] = field(default_factory=dict)
     outputs: list[Reach] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
 
 
 @torch.no_grad()
@@ -60,8 +61,8 @@ class _Walk:
     def __init__(self, network: GraphNetwork, *, spikes: bool) -> None:
         self.network = network
         self.spikes = spikes
-        self.values: dict[str, Any] = {}
         self.result = Survey()
+        self.values = self.result.values
 
     def visit(self, node: Node, waiting: list[Tensor]) -> None:
         kind = role(node, self.network)

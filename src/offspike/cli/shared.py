@@ -125,7 +125,8 @@ def open_split(network: Any, data: str, root: Path, split: str) -> Any:
     if shape is not None and tuple(found.shape) != tuple(shape):
         wanted, given = ("x".join(map(str, sizes)) for sizes in (shape, found.shape))
         raise ValueError(
-            f"the network takes images of {wanted}, those of {data} are {given}: name its data set, --data NAME --root DIR"
+            f"the network takes images of {wanted}, those of {data} are {given}: "
+            "name its data set, --data NAME --root DIR"
         )
     return found
 

@@ -10,7 +10,8 @@ Read off the graph once, for one precision:
 - what comes before the first spike is computed once, in float32; so is what comes after the last.
 
 ``"exact32"`` changes no rounding: the same bits as the model run layer by layer. ``"tf32"`` and ``"bf16"`` let tensor
-cores round the weights. The membrane is float32 in all of them.
+cores round the weights. ``"int8"`` is for networks in fixed point, where nothing is rounded: the neurons' own kernels
+then do most products (`whole.py`). The membrane is float32 in all of them.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,13 +26,14 @@ from torch import Tensor, nn
 from offspike.clock import active_clock
 from offspike.fast import events, pairs
 from offspike.fast.reading import Reading
-from offspike.fused import Drive
+from offspike.fast.whole import Join, Whole, surveyed
+from offspike.fused import Drive, multiply_and_fire
 from offspike.graph import FUNCTIONS, Graph, Node, Ref, map_values
 from offspike.layers import SpikingLayer
 
 __all__ = ["Plan", "Precision", "arithmetic", "check_precision"]
 
-Precision = Literal["exact32", "tf32", "bf16"]
+Precision = Literal["exact32", "tf32", "bf16", "int8"]
 Values = dict[str, Any]
 
 
@@ -62,10 +64,19 @@ def arithmetic(precision: Precision) -> Iterator[None]:
 class Plan:
     """``plan(*inputs)`` is ``model(*inputs)``, inside a clock's block. Tensors of the model are copied, not shared."""
 
-    def __init__(self, graph: Graph, model: nn.Module, precision: Precision, *, repeat_input: bool = False) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        model: nn.Module,
+        precision: Precision,
+        *,
+        repeat_input: bool = False,
+        input_shape: tuple[int, ...] | None = None,
+    ) -> None:
         self.fast = precision != "exact32"
-        self.low = {"exact32": None, "tf32": torch.float32, "bf16": torch.bfloat16}[precision]
+        self.low = None if precision == "exact32" else torch.bfloat16 if precision == "bf16" else torch.float32
         self.reading = Reading(graph, model, fast=self.fast, moving_input=repeat_input)
+        self.whole = Whole(self.reading, surveyed(graph, model, input_shape)) if precision == "int8" else None
         self.model = model
         self.scale: dict[str, Tensor] = {}  # what a value has to be multiplied with, where θ is left to others
         last = {name: node.name for node in graph.nodes for name in self._needs(node)}
@@ -73,7 +84,7 @@ class Plan:
         self.watch: Callable[[Node, list[Any], Any], None] | None = None  # told of each step as it is launched
         self.program: list[tuple[Node, Callable[[Values], Any], tuple[str, ...]]] = []
         for node in graph.nodes:
-            if node.name not in self.reading.sums:
+            if not self._left_out(node):
                 done = tuple(name for name in {node.name, *self._needs(node)} if last.get(name, node.name) == node.name)
                 self.program.append((node, self._step(node), done))
 
@@ -100,24 +111,31 @@ class Plan:
         # A copy where the model may change its input in place: it is needed again.
         return x.clone() if self.reading.in_place else self._laid(x)
 
+    def _left_out(self, node: Node) -> bool:
+        """Whether a node is no step of its own: neurons make its value themselves."""
+        source = self.reading.source(node.name)
+        return source in self.reading.sums or (self.whole is not None and source in self.whole.inside)
+
     def _needs(self, node: Node) -> tuple[str, ...]:
-        """The values that a node reads, sums that neurons make themselves taken apart."""
+        """The values that a node reads, sums and products that neurons make themselves taken apart."""
         if not self.reading.neuron(node):
             return node.refs
-        source = self.reading.source(node.refs[0])
-        return self.reading.sums.get(source, (source,))
+        if self.whole is not None and node.name in self.whole.joins:
+            return self.whole.joins[node.name].needs
+        return tuple(name for name in self.reading.parts(node) if name is not None)
 
     def _step(self, node: Node) -> Callable[[Values], Any]:
         layer = self.reading.neuron(node)
         if layer is not None:
-            return self._neuron(node, layer)
+            join = None if self.whole is None else self.whole.joins.get(node.name)
+            return self._neuron(node, layer) if join is None else self._joined(node, layer, join)
         module = self.model.get_submodule(node.target) if node.kind == "module" else None
         if module is not None and self.reading.linear(node):
             return self._linear(node, module)
         if self.reading.passes(node) and node.refs[0] in self.scale:
             self.scale[node.name] = self.scale[node.refs[0]]
         if module is not None:
-            if self.reading.pooled(node):
+            if self._pooled(node):
                 return lambda values: values[node.refs[0]]
             copy = self._copy(node, module)
             return lambda values: copy(*_fill(node.args, values), **_fill(node.kwargs, values))
@@ -138,8 +156,8 @@ class Plan:
         return lambda values: tensor
 
     def _neuron(self, node: Node, layer: SpikingLayer) -> Callable[[Values], Any]:
-        reading, source = self.reading, self.reading.source(node.refs[0])
-        name, other = reading.sums.get(source, (source, None))
+        reading = self.reading
+        name, other = reading.parts(node)
         bias = self._bias(layer, [n for n in (name, other) if n is not None])
         gain = None if other is None else self.scale.get(other, torch.ones_like(layer.theta.flatten()[:1]))
         unit, pool = reading.unit(node), reading.pool(node)
@@ -147,6 +165,7 @@ class Plan:
             self.scale[node.name] = layer.theta.detach().clone()
         early = any(sink.name in reading.early or sink.name in reading.sums for sink in reading.sinks(node.name))
         dtype = None if self.low is None else self.low if early else torch.float32
+        dtype = torch.int8 if self._narrow(node) else dtype
 
         def step(values: Values) -> Tensor:
             clock = active_clock()
@@ -166,6 +185,37 @@ class Plan:
             return F.avg_pool2d(out, 2) if pool is not None and not whole else out
 
         return step
+
+    def _joined(self, node: Node, layer: SpikingLayer, join: Join) -> Callable[[Values], Any]:
+        """A product in whole numbers and its neurons, in one kernel."""
+        assert self.whole is not None
+        synapses, name = self.whole.synapses(join), join.product.refs[0]
+        bias = self._bias(layer, [part for part in self.reading.parts(node) if part is not None])
+        theta = layer.theta.flatten()[:1].clone()  # all of them are 1
+        gain = self.whole.gain(join).to(theta)
+        dtype = torch.int8 if self._narrow(node) else torch.float32
+
+        def step(values: Values) -> Tensor:
+            clock = active_clock()
+            whole = join.pool is not None and clock.heard is None
+            spikes = multiply_and_fire(
+                clock.unfold(values[name]).to(torch.int8), synapses, theta, policy=layer.policy,
+                beside=None if join.beside is None else clock.unfold(values[join.beside]), gain=gain,
+                bias=None if bias is None else bias.flatten(), dtype=dtype, pool=whole,
+            )  # fmt: skip
+            out = layer.send(spikes)
+            return out if whole or join.pool is None else _counted(out)
+
+        return step
+
+    def _narrow(self, node: Node) -> bool:
+        return self.whole is not None and self.whole.narrow(node.name)
+
+    def _pooled(self, node: Node) -> bool:
+        """Whether a node is a pooling that was done as spikes were written."""
+        if self.whole is not None and (node.name in self.whole.pools or node.refs[0] in self.whole.joins):
+            return node.name in self.whole.pools
+        return self.reading.pooled(node)
 
     def _linear(self, node: Node, module: Any) -> Callable[[Values], Any]:
         name, dtype = node.refs[0], self._dtype(node)
@@ -219,6 +269,12 @@ def _windows(current: Tensor) -> bool:
     if current.ndim != 5 or current.shape[3] % 2 or current.shape[4] % 2:
         return False
     return current[0].is_contiguous(memory_format=torch.channels_last)
+
+
+def _counted(spikes: Tensor) -> Tensor:
+    """Spikes ``[B, C, H, W]`` counted over windows of 2x2, in their own dtype."""
+    rows = spikes[:, :, ::2] + spikes[:, :, 1::2]
+    return rows[..., ::2] + rows[..., 1::2]
 
 
 def _method(name: str, x: Any, *args: Any, **kwargs: Any) -> Any:

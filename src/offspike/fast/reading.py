@@ -73,6 +73,11 @@ class Reading:
             found += self.sinks(user.name) if type(self.module(user)) in _SAME else [user]
         return found
 
+    def parts(self, node: Node) -> tuple[str, str | None]:
+        """Where a spiking layer's current comes from, and what the layer itself adds to it, if anything."""
+        source = self.source(node.refs[0])
+        return self.sums.get(source, (source, None))
+
     def bare(self, node: Node) -> bool:
         """Whether a linear layer's bias is added by the neurons: they alone take its output."""
         if not self.fast or not self.linear(node):
@@ -134,7 +139,13 @@ class Reading:
         own = [name for name in names if self.linear(self.nodes[name]) and len(self.sinks(name)) == 1]
         if not moving or not own or names[0] == names[1] or (_in_place(node) and names[0] not in own):
             return None
-        return own[0], names[1 - names.index(own[0])]
+        largest = max(own, key=lambda name: self._size(self.nodes[name]))
+        return largest, names[1 - names.index(largest)]
+
+    def _size(self, node: Node) -> int:
+        """How many weights the layer of a node has."""
+        module = self.module(node)
+        return 0 if module is None else sum(weight.numel() for weight in module.parameters())
 
     def _adds(self, layer: SpikingLayer | None) -> bool:
         """Whether a spiking layer can add something to its current: it then has at most one shift a channel."""

@@ -53,13 +53,13 @@ def probe(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor, T
     return count, v, low, high
 
 
-def convolve(spikes: Tensor, weight: Tensor, *, stride: int = 1, scale: Tensor | None = None) -> Tensor:
+def convolve(spikes: Tensor, weight: Tensor, scale: Tensor, *, stride: int = 1) -> Tensor:
     """``spikes [T, B, H, W, C]``, ``weight [O, k, k, C]`` -> currents ``[T, B, H', W', O]``, padded by k // 2.
 
     Sums are exact where they fit 53 bits, and rounded once, to float32; then each channel is multiplied with its scale.
     """
     x = spikes.flatten(0, 1).permute(0, 3, 1, 2).double()
     y = F.conv2d(x, weight.permute(0, 3, 1, 2).double(), stride=stride, padding=weight.shape[1] // 2)
-    y = y.permute(0, 2, 3, 1).float()
-    current = y.reshape(*spikes.shape[:2], *y.shape[1:])
-    return current if scale is None else current * scale
+    # cuDNN returns float64 channels-first, whatever it was given.
+    y = y.permute(0, 2, 3, 1).float().contiguous()
+    return y.view(*spikes.shape[:2], *y.shape[1:]) * scale

@@ -1,10 +1,10 @@
 """What runs on the device (Triton) for a convolution and its neurons at once: spikes in, spikes out, nothing between.
 
-An implicit matrix product. A program has M pixels and N channels of the output; the rows of its matrix are these pixels
-at all T steps, so that a weight is read once for T steps and the currents never leave the registers. Rows are ordered
-such that a thread holds all steps of its neurons (see `_step_and_pixel`): taking them apart moves no data. Then the
-neurons listen, start and fire as in `scan.py`, PARTS slices of the channels one after the other, because tables and
-potentials need registers too.
+An implicit matrix product of whole numbers, 8 bits each, summed in 32. A program has M pixels and N channels of the
+output; the rows of its matrix are these pixels at all T steps, so that a weight is read once for T steps and the
+currents never leave the registers. Rows are ordered such that a thread holds all steps of its neurons (see
+`_step_and_pixel`): taking them apart moves no data. Then the neurons listen, start and fire as in `scan.py`, PARTS
+slices of the channels one after the other, because tables and potentials need registers too.
 """
 
 import triton
@@ -21,21 +21,20 @@ __all__ = ["conv_and_fire"]
 def conv_and_fire(
     spikes, weight, scale, beside, gain, bias, phase, theta, out,
     batch, height, width, channels, rows, columns, outputs,
-    T: tl.constexpr, SLOTS: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr, NAME: tl.constexpr,
-    VARIANT: tl.constexpr, ITERATIONS: tl.constexpr, EPS: tl.constexpr, SHARE: tl.constexpr, FULL: tl.constexpr,
-    POOL: tl.constexpr, NEAR: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
+    T: tl.constexpr, RHO: tl.constexpr, SLOTS: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr,
+    NAME: tl.constexpr, VARIANT: tl.constexpr, ITERATIONS: tl.constexpr, EPS: tl.constexpr, SHARE: tl.constexpr,
+    FULL: tl.constexpr, POOL: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """``spikes [T, B, H, W, C]``, ``weight [O, k, k, C]`` -> ``out [T, B, H', W', O]``; FULL: N divides O, K divides C.
 
     SLOTS is the power of two that T fits in. POOL: four pixels in turn are a window of 2x2, whose spikes are counted.
-    NEAR: spikes are read through the L1 cache, which knows 8 bytes at a time only, but most taps have read them before.
     """
     tiles, pixels = (outputs + N - 1) // N, batch * rows * columns
     here = tl.program_id(0) // tiles * M  # programs that follow each other share pixels, which stay in the cache
     start = tl.program_id(0) % tiles * N
     sums = _product(
         spikes, weight, here, start, batch, height, width, channels, rows, columns, outputs,
-        T, SLOTS, KERNEL, STRIDE, FULL, POOL, NEAR, M, N, K,
+        T, SLOTS, KERNEL, STRIDE, FULL, POOL, M, N, K,
     )  # fmt: skip
     pieces = _apart(sums, SLOTS, M, N, PARTS)
     each, pixel = tl.load(theta), here + tl.arange(0, M)
@@ -53,7 +52,9 @@ def conv_and_fire(
         u = None
         if phase is not None:
             u = tl.load(phase + (y * columns + x)[:, None] * outputs + o[None, :], mask=inside, other=0.0)
-        v = chosen(held, None, None, None, None, inside, each, 0, u, NAME, VARIANT, T, ITERATIONS, EPS, SHARE, T, False)
+        v = chosen(
+            held, None, None, None, None, inside, each, 0, u, NAME, VARIANT, RHO, ITERATIONS, EPS, SHARE, RHO, False
+        )  # fmt: skip
         codes += (_fired(held, each, v, T, 4 if POOL else 1),)
     _write(_together(codes, M, N, PARTS), out, here, start, pixels, outputs, size, T, POOL, M, N)
 
@@ -62,7 +63,7 @@ def conv_and_fire(
 def _product(
     spikes, weight, here, start, batch, height, width, channels, rows, columns, outputs,
     T: tl.constexpr, SLOTS: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr, FULL: tl.constexpr,
-    POOL: tl.constexpr, NEAR: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    POOL: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """The sums ``[SLOTS·M, N]``: K channels at a time, tap by tap."""
     t, pixel = _step_and_pixel(SLOTS, M)
@@ -74,7 +75,7 @@ def _product(
     o, c = start + tl.arange(0, N), tl.arange(0, K)
     spikes += ((first_row * width + x) * channels)[:, None] + c[None, :]
     weight += (o * (KERNEL * KERNEL * channels))[None, :] + c[:, None]
-    sums = tl.full((SLOTS * M, N), 0, tl.int32 if weight.dtype.element_ty == tl.int8 else tl.float32)
+    sums = tl.full((SLOTS * M, N), 0, tl.int32)
     taps: tl.constexpr = KERNEL * KERNEL
     for k in range(taps * ((channels + K - 1) // K)):
         first, tap = k // taps * K, k % taps
@@ -86,11 +87,8 @@ def _product(
             inside = inside & (c < channels - first)[None, :]
             known = (c < channels - first)[:, None] & (o < outputs)[None, :]
             w = tl.load(weight + (tap * channels + first), mask=known, other=0)
-        seen = spikes + ((dy * width + dx) * channels + first)
-        if NEAR:
-            seen = tl.max_contiguous(seen, [1, 64 // spikes.dtype.element_ty.primitive_bitwidth])
-        s = tl.load(seen, mask=inside, other=0)
-        sums = tl.dot(_as(s, w.dtype), w, sums, out_dtype=sums.dtype)
+        s = tl.load(spikes + ((dy * width + dx) * channels + first), mask=inside, other=0)
+        sums = tl.dot(s, w, sums, out_dtype=tl.int32)
     return sums
 
 
@@ -157,24 +155,9 @@ def _halved(pieces, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ACROSS: tl.conste
 
 
 @triton.jit
-def _as(s, DTYPE: tl.constexpr):
-    """Spikes, 0 or 1, in another dtype; 16-bit numbers are made by their bits, which is faster than by value."""
-    if s.dtype == DTYPE:
-        return s
-    elif tl.bfloat16 == DTYPE:
-        return (s.to(tl.int16) * 0x3F80).to(tl.bfloat16, bitcast=True)
-    elif tl.float16 == DTYPE:
-        return (s.to(tl.int16) * 0x3C00).to(tl.float16, bitcast=True)
-    else:
-        return s.to(DTYPE)
-
-
-@triton.jit
 def _current(total, scale, beside, gain, bias, at, o, inside, outputs):
     """``scale·sum + gain·beside + bias``, float32."""
-    i = total.to(tl.float32)
-    if scale is not None:
-        i = i * tl.load(scale + o, mask=o < outputs, other=0.0)[None, :]
+    i = total.to(tl.float32) * tl.load(scale + o, mask=o < outputs, other=0.0)[None, :]
     if beside is not None:
         i = i + tl.load(beside + at, mask=inside, other=0.0).to(tl.float32) * tl.load(gain)
     if bias is not None:
@@ -217,7 +200,8 @@ def _write(
     code, out, here, start, pixels, outputs, size, T: tl.constexpr, POOL: tl.constexpr, M: tl.constexpr,
     N: tl.constexpr,
 ):  # fmt: skip
-    """Spikes, or means of windows of them; as whole numbers, 0 to 4, if ``out`` holds such."""
+    """Spikes, or how many there are in each window."""
+    bits: tl.constexpr = 4 if POOL else 1
     if POOL:
         code = tl.reduce(tl.reshape(code, (M // 4, 4, N)), 1, plus)  # all steps at once: 4 bits hold a count
         here, pixels, size = here // 4, pixels // 4, size // 4
@@ -226,10 +210,5 @@ def _write(
     inside = (pixel < pixels)[:, None] & (o < outputs)[None, :]
     out += pixel.to(tl.int64)[:, None] * outputs + o[None, :]
     for t in tl.static_range(T):
-        if not POOL:
-            s = _as(code >> t & 1, out.dtype.element_ty)
-        elif out.dtype.element_ty == tl.int8:
-            s = (code >> (4 * t) & 15).to(tl.int8)
-        else:
-            s = ((code >> (4 * t) & 15).to(tl.float32) * 0.25).to(out.dtype.element_ty)
-        tl.store(out + t * size, s, mask=inside)
+        count = code >> (bits * t) & ((1 << bits) - 1)
+        tl.store(out + t * size, count.to(out.dtype.element_ty), mask=inside)

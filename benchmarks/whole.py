@@ -1,0 +1,65 @@
+"""precision="int8" on the device: small networks in fixed point give the spikes and logits that a CPU gives in exact32.
+
+A part of `gpu.py`. Also whether ``"tf32"`` gives them there, and whether replays and the fused pools do. Without a GPU
+it runs through Triton's interpreter.
+"""
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import offspike as osp
+
+METHODS = {
+    "cos": osp.methods.cos(4),
+    "cos_light": osp.methods.cos_light(4),
+    "even": osp.methods.exact(4),
+    "first": osp.methods.exact(8, place="first"),
+}
+
+
+def run(options: Any, device: torch.device) -> str:
+    """A line for each network and method; an ArithmeticError if anything differs."""
+    if device.type == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+    wide = 8 if options.quick else 72
+    torch.manual_seed(0)
+    common: dict[str, Any] = {"classes": 5, "activation": osp.QCFS(4), "size": 8}
+    networks: dict[str, nn.Module] = {
+        "vgg": osp.zoo.VGG((wide, wide, "A", 2 * wide, "A"), (wide, wide), channels=3, **common),
+        "resnet": osp.zoo.ResNet((wide, 2 * wide), (1, 2), **common),
+    }
+    lines, wrong = [], False
+    for name, model in networks.items():
+        x = torch.randn(2 if options.quick else 9, 3, 8, 8)
+        osp.init_thresholds(model.eval(), x)
+        ann = osp.snap(model, bits=8, example=x)
+        for what, method in METHODS.items():
+            found = _compare(ann, x, method, method.rho, device)
+            lines.append(f"{name:6} {what:9} T={method.rho}: {found}")
+            wrong |= not all(found.values())
+            print(lines[-1], flush=True)
+    if wrong:
+        raise ArithmeticError("int8 is not exact32:\n" + "\n".join(lines))
+    return "\n".join(lines)
+
+
+def _compare(ann: nn.Module, x: Tensor, method: osp.Method, steps: int, device: torch.device) -> dict[str, bool]:
+    wanted, spikes = _heard(osp.convert(ann, method, example=x), x, steps)
+    snn, here = osp.convert(ann, method, example=x).to(device), x.to(device)
+    found = {}
+    for precision in ("tf32", "int8"):
+        snn.precision = precision
+        logits, others = _heard(snn, here, steps)
+        found[f"{precision} spikes"] = all(torch.equal(spikes[layer], others[layer]) for layer in spikes)
+        found[f"{precision} logits"] = torch.equal(logits, wanted)
+    again = [torch.equal(snn(here, steps=steps).cpu(), wanted) for _ in range(4 if device.type == "cuda" else 1)]
+    return {**found, "int8 unheard": all(again)}  # pools fused, and the last one replayed
+
+
+def _heard(snn: osp.SpikingNetwork, x: Tensor, steps: int) -> tuple[Tensor, dict[str, Tensor]]:
+    names, spikes = {layer: name for name, layer in snn.layers.items()}, dict[str, Tensor]()
+    logits = snn(x, steps=steps, heard=lambda layer, out: spikes.update({names[layer]: out.float().cpu()}))
+    return logits.cpu(), spikes
