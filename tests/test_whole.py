@@ -138,6 +138,7 @@ def test_networks_that_are_not_of_this_kind_are_refused():
     with pytest.raises(ValueError, match="2: its weights have more than 8 bits"):
         osp.convert(long, METHODS["cos"], example=x, precision="int8")
     ann, x = snapped(tiny)
+    ann.input_shape = None  # as in a network that was put together by hand
     with pytest.raises(ValueError, match="shape of the one input: convert with example=x"):
         osp.convert(ann, METHODS["cos"], precision="int8")
     with pytest.raises(ValueError, match=r"knows osp\.methods\.cos_light, cos and exact"):
