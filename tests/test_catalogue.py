@@ -31,6 +31,19 @@ def test_each_file_says_what_the_catalogue_says(entry):
         assert (ROOT / entry.record / "record.json").is_file()
 
 
+def test_the_shipped_certificate_holds_for_the_shipped_network():
+    file = ROOT / "models" / "resnet20-cifar10-l4-int8.json"
+    if not file.is_file():
+        pytest.skip("models/ is not part of an installed package")
+    certificate, ann = osp.Certificate.from_json(file), osp.load(file.with_suffix(".safetensors"))
+    snn = osp.convert(ann, osp.methods.exact(4))
+    osp.verify(certificate, ann, snn)  # its hashes, its bounds, its proof; the data is not needed
+    assert (certificate.proved, certificate.samples, certificate.equal) == (True, 10000, 10000)
+    ann.get_submodule("stem.0").weight.data.mul_(2)
+    with pytest.raises(ValueError, match="other weights"):
+        osp.verify(certificate, ann, osp.convert(ann, osp.methods.exact(4)))
+
+
 def test_the_smallest_is_part_of_the_package():
     assert catalogue.find("resnet20-cifar10-l4").parent.parent == Path(osp.__file__).parent
 
