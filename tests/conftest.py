@@ -14,6 +14,8 @@ if find_spec("hypothesis"):  # a machine lent for its GPU may have pytest alone,
 
     settings.register_profile("offspike", deadline=None, derandomize=True)
     settings.load_profile("offspike")
+if not torch.cuda.is_available():  # Triton looks when a kernel is first imported, in whichever test that happens
+    os.environ["TRITON_INTERPRET"] = "1"
 # One thread a worker where pytest runs several at once; results do not depend on it.
 torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
 
