@@ -142,7 +142,8 @@ def train_relu(data: Dataset, chosen: argparse.Namespace) -> None:
     network = ReluResNet20().to(data.images.device)
     trained = train(network, data, recipe, folder=chosen.out, resume=False, watch=log_lines)
     (chosen.out / "checkpoint.safetensors").unlink()
-    save_file(trained.model.state_dict(), chosen.out / "relu.safetensors")
+    weights = {name: value.contiguous() for name, value in trained.model.state_dict().items()}
+    save_file(weights, chosen.out / "relu.safetensors")
 
 
 def main() -> None:
