@@ -32,8 +32,10 @@ class Entry:
 
 
 MODELS = (
-    Entry("resnet20-cifar10-l4", "resnet20", "cifar10", 4, 9168, 10000,
+    Entry("resnet20-cifar10-l4", "resnet20", "cifar10", 4, 9232, 10000,
           "reproduce/records/2026-11-16_resnet20-cifar10-l4"),
+    Entry("resnet20-cifar10-l8", "resnet20", "cifar10", 8, 9259, 10000,
+          "reproduce/records/2026-11-16_resnet20-cifar10-l8"),
     Entry("resnet18-cifar10-l4", "resnet18", "cifar10", 4, 9600, 10000,
           "reproduce/records/2026-11-16_resnet18-cifar10-l4"),
     Entry("vgg16-cifar10-l4", "vgg16", "cifar10", 4, 9543, 10000,

@@ -8,17 +8,18 @@ import torch
 from torch import Tensor, nn
 
 from offspike.capture import captured
+from offspike.graph import GraphNetwork
 from offspike.leaves import LEAVES
 from offspike.network import SpikingNetwork
 
 __all__ = ["as_bytes", "fingerprint", "options"]
 
 
-def fingerprint(snn: SpikingNetwork) -> str:
+def fingerprint(model: SpikingNetwork | GraphNetwork) -> str:
     """A hash of the graph, the layers, weights and thresholds of a network, the same on every device."""
-    device = next(iter(snn.state_dict().values())).device
-    shape = snn.input_shape
-    network = captured(snn.model, None if shape is None else torch.zeros(1, *shape, device=device))
+    device = next(iter(model.state_dict().values())).device
+    shape, inner = model.input_shape, model.model if isinstance(model, SpikingNetwork) else model
+    network = captured(inner, None if shape is None else torch.zeros(1, *shape, device=device))
     nodes = network.graph.nodes
     layers = {node.target: options(network.get_submodule(node.target)) for node in nodes if node.kind == "module"}
     made = hashlib.sha256(json.dumps([network.graph.to_json(), layers], sort_keys=True).encode())

@@ -1,6 +1,5 @@
 """Measures one cell: checkpoint and images in, raw sums out."""
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from offspike.energy import COUNTS, energies
 from offspike.evaluate import evaluate
 from offspike.experiment import analyse, rectified
 from offspike.fast.plan import Precision
+from offspike.fixed.fingerprint import fingerprint
 from offspike.network import SpikingNetwork
 from offspike.paper.cells import Cell
 
@@ -62,8 +62,8 @@ class Bench:
         return found
 
     def fingerprint(self, network: str) -> str:
-        """The hash of a checkpoint's file: figures of an older one must not pass for those of a newer."""
-        return _sha256(self.path(network))
+        """The hash of a checkpoint's network: figures of an older one must not pass for those of a newer."""
+        return _fingerprint(self.path(network))
 
     def images(self, cell: Cell) -> int:
         """How many images a cell takes."""
@@ -129,8 +129,8 @@ class Bench:
 
 
 @lru_cache(maxsize=32)
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _fingerprint(path: Path) -> str:
+    return fingerprint(load(path))
 
 
 @lru_cache(maxsize=2)

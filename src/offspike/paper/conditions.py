@@ -16,10 +16,21 @@ def conditions(record: dict[str, Any]) -> str:
     machines = " and ".join(sorted({run["machine"] for run in runs}))
     images = " or ".join(f"{count:,}" for count in sorted({int(run["images"]) for run in runs}))
     precision = " and ".join(sorted({run["precision"] for run in runs}))
-    measured = (
-        f"Measured on {images} test images ({record['data']}) in {precision}; {machines}; torch {runs[0]['torch']}."
-    )
-    return " ".join(filter(None, [measured, _ticks(record["cells"])]))
+    data = ", ".join(sorted({raw["provenance"]["data"] for raw in record["cells"].values()}))
+    measured = f"Measured on {images} test images ({data}) in {precision}; {machines}; torch {runs[0]['torch']}."
+    return " ".join(filter(None, [measured, _rounded(record["cells"]), _ticks(record["cells"])]))
+
+
+def _rounded(cells: dict[str, Any]) -> str:
+    """Which rows do not compare to the last digit, where some were measured with rounded weights and some were not."""
+    found: dict[str, list[str]] = {}
+    for key, raw in cells.items():
+        if "TF32" in raw["provenance"]["precision"]:
+            found.setdefault(key.partition(".")[0], []).append(key.split(".")[2])
+    if not found or sum(map(len, found.values())) == len(cells):
+        return ""
+    each = "; ".join(f"{network}: {', '.join(dict.fromkeys(methods))}" for network, methods in sorted(found.items()))
+    return f"TF32 rounds weights to 11 bits, which is a slightly different network; measured so were {each}."
 
 
 def _ticks(cells: dict[str, Any]) -> str:
