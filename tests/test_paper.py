@@ -295,8 +295,9 @@ def test_the_results_page_shows_the_networks_in_fixed_point_as_recorded():
         "fixed_point_ann": 94.5, "spiking": 94.25, "worst_mse": 0.25, "proved": False, "table_s2": rows,
         "same_spikes": {"TF32, batch 7": True, "bf16": False}, "same_spikes_on_the_cpu": True,
     }  # fmt: skip
-    text = "\n".join(certified([{"runs": [run], "machine": "a GPU", "torch": "2"}]))
+    text = "\n".join(certified({"runs": [run], "machine": "a GPU", "torch": "2", "notes": ["By night."]}))
     # Two layers listen to four steps each, then four are sent: 2·4 + 4 ticks. The second layer is not lossless.
     expected = "| VGG-16 | 8 | 4 | 4 | 12 | 95.00 | 94.50 | 94.25 | 99.50 | 1 of 2 | 0.250 | no | TF32, batch 7; CPU |"
     assert expected in text
     assert "200 test images" in text
+    assert "By night." in text

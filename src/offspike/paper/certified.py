@@ -1,4 +1,4 @@
-"""A section of the results page: the networks in fixed point, from the records of ``reproduce/certify_cifar.py``."""
+"""A section of the results page: the networks in fixed point, from the record of ``reproduce/certify_cifar.py``."""
 
 from typing import Any
 
@@ -9,19 +9,18 @@ from offspike.paper.sheets import Sheet, decimal, percent
 
 __all__ = ["NAME", "certified"]
 
-NAME = "certify*"  # the records'
+NAME = "certify"  # the record's
 WORDS = (
     "Beyond the paper: weights, biases and thresholds on a power-of-two grid (`osp.snap`), calibrated exactly, "
     "T = ρ = L, layer-wise schedule. *Lossless layers* have 100 % in all three rows of Table S2: input ratio, output "
     "ratio, and output ratio with accurate input. Spikes of the first images were compared under each of the settings "
-    "named. The certificates lie beside the records."
+    "named. The certificates lie beside the record."
 )
 
 
-def certified(records: list[dict[str, Any]]) -> list[str]:
-    """Their heading, words and table."""
-    runs = [run for record in records for run in record["runs"]]
-    return ["## Fixed point: proved networks\n", f"{WORDS}\n", _sheet(runs).to_markdown(), *map(_said, records)]
+def certified(record: dict[str, Any]) -> list[str]:
+    """Its heading, words and table."""
+    return ["## Fixed point: proved networks\n", f"{WORDS}\n", _sheet(record["runs"]).to_markdown(), _said(record)]
 
 
 def _sheet(runs: list[dict[str, Any]]) -> Sheet:
@@ -48,6 +47,5 @@ def _row(run: dict[str, Any]) -> tuple[str, ...]:
 
 def _said(record: dict[str, Any]) -> str:
     images = sorted({f"{run['samples']:,}" for run in record["runs"]})
-    names = list(dict.fromkeys(TITLES[run["model"].split("-")[0]] for run in record["runs"]))
-    where = f"{record['machine']}; torch {record['torch']}"
-    return f"{', '.join(names)}: measured on {' or '.join(images)} test images (cifar10); {where}."
+    measured = f"Measured on {' or '.join(images)} test images (cifar10); {record['machine']}; torch {record['torch']}."
+    return " ".join([measured, *record["notes"]])

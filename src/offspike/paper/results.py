@@ -25,9 +25,10 @@ rows marked *paper* are as printed there, rows marked *ours* were measured. What
 def results_page(records: Path, page: Path) -> str:
     """The text of ``page``: the latest record of every topic, links relative to the page."""
     sections = [_section(folder, _relative(folder, page)) for folder in _latest(records)]
-    if proved := _folders(records, NAME):
-        links = ", ".join(f"[record]({_relative(folder, page)}/)" for folder in proved)
-        sections.append("\n".join([*certified([read_record(folder) for folder in proved]), f"{links}.\n"]))
+    sections += [
+        "\n".join([*certified(read_record(folder)), f"[Record]({_relative(folder, page)}/).\n"])
+        for folder in _folders(records, NAME)[-1:]
+    ]
     return "\n".join([HEAD, *sections])
 
 
