@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from offspike.ops import check_listening, memory
-from offspike.ops.blocks import Array, channels, compiled, copy, part, row
-from offspike.ops.places import EXACT, exact
+from offspike.ops.blocks import HELD, Array, channels, compiled, copy, part, row
+from offspike.ops.brief import even
+from offspike.ops.places import EVEN, EXACT, exact
 
 __all__ = ["calibrate_and_fire", "fire", "fire_signed", "probe", "views"]
 
@@ -124,7 +125,7 @@ def _probe(current: Array, theta: Array, v0: Array, count: Array, v_end: Array, 
         v, each = v_end[start:stop], part(theta, start, stop - start)
         copy(part(v0, start, stop - start), v)
         none = np.empty(0, v.dtype)
-        drive = (current, none.reshape(0, 0), none, none, np.empty(stop - start, v.dtype), start)
+        drive = (current, none.reshape(0, 0), none, none, np.empty((HELD, v.size), v.dtype), start)
         _probe_block(drive, len(current), each, v, count[start:stop], low[start:stop], high[start:stop])
 
 
@@ -136,27 +137,53 @@ def _calibrate_and_fire(
     for block in numba.prange((v_end.size + BLOCK - 1) // BLOCK):
         start, v = block * BLOCK, v_end[block * BLOCK : (block + 1) * BLOCK]
         each = part(theta, start, v.size)
-        drive = (current, beside, gain, channels(bias, inner, start, v.size), np.empty(v.size, v.dtype), start)
+        drive = (current, beside, gain, channels(bias, inner, start, v.size), np.empty((HELD, v.size), v.dtype), start)
         if rule == GIVEN:
             copy(part(v0, start, v.size), v)
+        elif rule == EXACT_RULES + EVEN and rho <= HELD:
+            even(drive, rho, each, channels(phase, 1, start, v.size), v, eps)
         elif rule >= EXACT_RULES:
             exact(drive, rho, each, channels(phase, 1, start, v.size), v, rule - EXACT_RULES, eps)
         else:
             _shift(drive, rho, each, v, rule, iterations, eps)
-        amount, stop = part(sent, start, v.size), start + v.size
-        for t in range(len(spikes)):
-            _fire_step(row(drive, t), each, amount, v, spikes[t, start:stop])
+        _fire_block(drive, each, part(sent, start, v.size), v, spikes)
+
+
+@compiled
+def _fire_block(drive: Any, theta: Array, sent: Array, v: Array, spikes: Array) -> None:
+    start, stop, whole = drive[-1], drive[-1] + v.size, len(spikes) // HELD * HELD
+    for t in range(0, whole, HELD):
+        steps = row(drive, t), row(drive, t + 1), row(drive, t + 2), row(drive, t + 3)
+        o1, o2 = spikes[t, start:stop], spikes[t + 1, start:stop]
+        o3, o4 = spikes[t + 2, start:stop], spikes[t + 3, start:stop]
+        _fire_steps(steps, theta, sent, v, (o1, o2, o3, o4))
+    for t in range(whole, len(spikes)):
+        _fire_step(row(drive, t), theta, sent, v, spikes[t, start:stop])
+
+
+@compiled
+def _fire_steps(steps: Any, theta: Array, sent: Array, v: Array, out: Any) -> None:
+    """Four times ``_fire_step``: v is read and written once."""
+    i1, i2, i3, i4 = steps
+    o1, o2, o3, o4 = out
+    for i in range(v.size):
+        v1, o1[i] = _fired(v[i] + i1[i], theta[i], sent[i])
+        v2, o2[i] = _fired(v1 + i2[i], theta[i], sent[i])
+        v3, o3[i] = _fired(v2 + i3[i], theta[i], sent[i])
+        v[i], o4[i] = _fired(v3 + i4[i], theta[i], sent[i])
 
 
 @compiled
 def _fire_step(step: Array, theta: Array, sent: Array, v: Array, out: Array) -> None:
     """``m = v + I;  s = [m ≥ θ];  v = m − s·θ``, v in place; ``sent`` is what a spike is written as."""
-    zero = theta.dtype.type(0)
     for i in range(v.size):
-        m = v[i] + step[i]
-        s = m >= theta[i]
-        v[i] = m - theta[i] if s else m
-        out[i] = sent[i] if s else zero
+        v[i], out[i] = _fired(v[i] + step[i], theta[i], sent[i])
+
+
+@compiled
+def _fired(m: Any, theta: Any, sent: Any) -> Any:
+    s, after = m >= theta, m - theta
+    return (after if s else m), (sent if s else type(m)(0))
 
 
 @compiled
