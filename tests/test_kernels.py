@@ -106,7 +106,7 @@ def test_probe(kernels, steps, neurons, dtype):
 
 @each_rule
 @each_dtype
-@pytest.mark.parametrize(("steps", "rho"), [(1, 1), (5, 1), (3, 3), (7, 5), (9, 8)], ids=lambda n: str(n))
+@pytest.mark.parametrize(("steps", "rho"), [(1, 1), (5, 1), (6, 2), (3, 3), (7, 5), (9, 8)], ids=lambda n: str(n))
 def test_calibrate_and_fire(kernels, steps, rho, dtype, rule):
     module, device = kernels
     current, pairs = operands(steps, 515, dtype, device)

@@ -201,25 +201,45 @@ def _fire_signed_step(step: Array, theta: Array, v: Array, sent: Array, out: Arr
 
 @compiled
 def _probe_block(drive: Any, steps: int, theta: Array, v: Array, count: Array, low: Array, high: Array) -> None:
+    whole = steps // HELD * HELD
     for i in range(v.size):
         count[i], low[i], high[i] = 0, np.inf, -np.inf
-    for t in range(steps):
+    for t in range(0, whole, HELD):
+        four = row(drive, t), row(drive, t + 1), row(drive, t + 2), row(drive, t + 3)
+        _probe_steps(four, theta, v, count, low, high)
+    for t in range(whole, steps):
         _probe_step(row(drive, t), theta, v, count, low, high)
 
 
 @compiled
-def _probe_step(step: Array, theta: Array, v: Array, count: Array, low: Array, high: Array) -> None:
-    """A step of the neuron, with the count, ``min{v(t)|s(t)=1}`` and ``max{v(t)|s(t)=0}``, all in place."""
-    one, zero = theta.dtype.type(1), theta.dtype.type(0)
+def _probe_steps(steps: Any, theta: Array, v: Array, count: Array, low: Array, high: Array) -> None:
+    """Four times ``_probe_step``: what is kept is read and written once."""
+    i1, i2, i3, i4 = steps
     for i in range(v.size):
-        m = v[i] + step[i]
-        s = m >= theta[i]
-        after = m - theta[i] if s else m
-        least, most = low[i], high[i]
-        v[i] = after
-        count[i] += one if s else zero
-        low[i] = after if s & (after < least) else least
-        high[i] = most if s | (after <= most) else after  # a NaN goes through, as in torch.maximum
+        seen = v[i], count[i], low[i], high[i]
+        seen = _probed(i1[i], theta[i], seen)
+        seen = _probed(i2[i], theta[i], seen)
+        seen = _probed(i3[i], theta[i], seen)
+        v[i], count[i], low[i], high[i] = _probed(i4[i], theta[i], seen)
+
+
+@compiled
+def _probe_step(step: Array, theta: Array, v: Array, count: Array, low: Array, high: Array) -> None:
+    for i in range(v.size):
+        v[i], count[i], low[i], high[i] = _probed(step[i], theta[i], (v[i], count[i], low[i], high[i]))
+
+
+@compiled
+def _probed(step: Any, theta: Any, seen: Any) -> Any:
+    """A step of the neuron, with the count, ``min{v(t)|s(t)=1}`` and ``max{v(t)|s(t)=0}``."""
+    v, count, least, most = seen
+    one, zero = type(theta)(1), type(theta)(0)
+    m = v + step
+    s, fallen = m >= theta, m - theta
+    after = fallen if s else m
+    count += one if s else zero
+    # A NaN goes through, as in torch.maximum.
+    return after, count, (after if s & (after < least) else least), (most if s | (after <= most) else after)
 
 
 @compiled
