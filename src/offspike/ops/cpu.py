@@ -1,8 +1,8 @@
 """CPU kernels (numba): the specification's bits, a block of neurons at a time.
 
-A block's state stays in the cache; time is the outer loop and neurons the inner one, which LLVM vectorises. No
-fast-math and no contraction into fused multiply-adds: every rounding is the specification's own. A Python literal
-would promote a float32 state to float64, so constants are made in the state's type first.
+A block's state stays in the cache; time, four steps at once, is the outer loop and neurons the inner one, which LLVM
+vectorises. No fast-math and no contraction into fused multiply-adds: every rounding is the specification's own. A
+Python literal would promote a float32 state to float64, so constants are made in the state's type first.
 
 Import this module on first use only: numba is slow to import.
 """
