@@ -10,7 +10,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["HELD", "Array", "add", "channels", "compiled", "copy", "fill", "part", "row"]
+__all__ = ["HELD", "Array", "add", "channels", "compiled", "copy", "driven", "fill", "part", "row"]
 
 Array = NDArray[np.floating[Any]]
 
@@ -71,18 +71,27 @@ def channels(values: Array, inner: int, start: int, size: int) -> Array:
 
 
 @compiled
+def driven(current: Array, beside: Array, gain: Array, bias: Array, start: int, size: int) -> Any:
+    """What drives a block of neurons, with room for ``HELD`` sums, and which steps these are of."""
+    # Rows a power of two apart would share a few lines of the cache.
+    return current, beside, gain, bias, start, size, np.empty((HELD, size + 272), current.dtype), np.full(HELD, -1)
+
+
+@compiled
 def row(drive: Any, t: int) -> Array:
-    """The currents of a block at step t, ``current + gain·beside + bias``; sums last until step t + ``HELD``."""
-    current, beside, gain, bias, sums, start = drive
-    out = sums[t % HELD]
-    step = current[t % len(current), start : start + out.size]
-    if beside.size:
-        add(step, beside[t % len(beside), start : start + out.size], gain[0], out)
-        step = out
-    if bias.size:
-        add(step, bias, bias.dtype.type(1), out)
-        step = out
-    return step  # type: ignore[no-any-return]
+    """The currents of a block at step t, ``current + gain·beside + bias``; a sum lasts until step t + ``HELD``."""
+    current, beside, gain, bias, start, size, sums, steps = drive
+    step, out = current[t % len(current), start : start + size], sums[t % HELD, :size]
+    if not beside.size and not bias.size:
+        return step  # type: ignore[no-any-return]
+    if steps[t % HELD] != t:
+        steps[t % HELD] = t
+        if beside.size:
+            add(step, beside[t % len(beside), start : start + size], gain[0], out)
+            step = out
+        if bias.size:
+            add(step, bias, bias.dtype.type(1), out)
+    return out  # type: ignore[no-any-return]
 
 
 @compiled

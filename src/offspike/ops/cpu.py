@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from offspike.ops import check_listening, memory
-from offspike.ops.blocks import HELD, Array, channels, compiled, copy, part, row
+from offspike.ops.blocks import HELD, Array, channels, compiled, copy, driven, part, row
 from offspike.ops.brief import even
 from offspike.ops.places import EVEN, EXACT, exact
 
@@ -125,7 +125,7 @@ def _probe(current: Array, theta: Array, v0: Array, count: Array, v_end: Array, 
         v, each = v_end[start:stop], part(theta, start, stop - start)
         copy(part(v0, start, stop - start), v)
         none = np.empty(0, v.dtype)
-        drive = (current, none.reshape(0, 0), none, none, np.empty((HELD, v.size), v.dtype), start)
+        drive = driven(current, none.reshape(0, 0), none, none, start, v.size)
         _probe_block(drive, len(current), each, v, count[start:stop], low[start:stop], high[start:stop])
 
 
@@ -137,7 +137,7 @@ def _calibrate_and_fire(
     for block in numba.prange((v_end.size + BLOCK - 1) // BLOCK):
         start, v = block * BLOCK, v_end[block * BLOCK : (block + 1) * BLOCK]
         each = part(theta, start, v.size)
-        drive = (current, beside, gain, channels(bias, inner, start, v.size), np.empty((HELD, v.size), v.dtype), start)
+        drive = driven(current, beside, gain, channels(bias, inner, start, v.size), start, v.size)
         if rule == GIVEN:
             copy(part(v0, start, v.size), v)
         elif rule == EXACT_RULES + EVEN and rho <= HELD:
@@ -151,7 +151,8 @@ def _calibrate_and_fire(
 
 @compiled
 def _fire_block(drive: Any, theta: Array, sent: Array, v: Array, spikes: Array) -> None:
-    start, stop, whole = drive[-1], drive[-1] + v.size, len(spikes) // HELD * HELD
+    start, whole = drive[4], len(spikes) // HELD * HELD
+    stop = start + v.size
     for t in range(0, whole, HELD):
         steps = row(drive, t), row(drive, t + 1), row(drive, t + 2), row(drive, t + 3)
         o1, o2 = spikes[t, start:stop], spikes[t + 1, start:stop]
