@@ -75,20 +75,19 @@ def calibrate_and_fire(
     """``fused.specification``; currents come from memory only once."""
     steps = steps or len(current)
     check_listening(rho, steps)
-    wide, none = _widen(current), theta.new_empty(0)
+    wide = _widen(current)
     spikes, v_end = memory.empty((steps, wide.shape[1]), wide.dtype), torch.empty(wide.shape[1], dtype=wide.dtype)
-    given = (
-        wide,
-        none.view(0, 0) if beside is None else _widen(beside),
-        none if gain is None else gain,
-        none if bias is None else bias,
-        none if phase is None else phase.to(theta.dtype),
-        theta,
-        theta if v0 is None else v0,
-        torch.ones(1, dtype=theta.dtype) if unit else theta,
-    )
-    arrays = views(*given, spikes, v_end)
-    _calibrate_and_fire(*arrays, inner, RULES.index(rule), rho, iterations, arrays[0].dtype.type(eps))
+    currents, thetas, out, v = views(wide, theta, spikes, v_end)
+    none = np.empty(0, v.dtype)
+
+    def given(x: Tensor | None, otherwise: Array) -> Array:
+        return otherwise if x is None else _array(x.to(theta.dtype))
+
+    _calibrate_and_fire(
+        currents, given(beside, none.reshape(0, 0)), given(gain, none), given(bias, none), given(phase, none), thetas,
+        given(v0, thetas), np.ones(1, v.dtype) if unit else thetas, out, v, inner, RULES.index(rule), rho, iterations,
+        v.dtype.type(eps),
+    )  # fmt: skip
     if pool:
         spikes = spikes.view(steps, -1, 2, width // 2, 2, pool).sum((2, 4)).flatten(1) * 0.25
     return spikes.to(dtype or current.dtype), v_end if keep else v_end.new_empty(0)
@@ -105,7 +104,11 @@ def views(*tensors: Tensor) -> list[Array]:
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     if torch.get_num_threads() != threads:  # both use OpenMP: the first call starts numba's threads, and resets torch's
         torch.set_num_threads(threads)
-    return [x.detach().contiguous().numpy() for x in tensors]
+    return [_array(x) for x in tensors]
+
+
+def _array(x: Tensor) -> Array:
+    return x.detach().contiguous().numpy()  # type: ignore[no-any-return]
 
 
 @_parallel

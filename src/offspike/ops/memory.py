@@ -1,8 +1,8 @@
 """Room for spikes on the CPU.
 
 The system clears every page it hands out, and for spikes of many megabytes that takes longer than the kernel that
-fills them. So they are asked for in huge pages (numpy does that), and the last such memory is kept when its tensor
-dies, for the next tensor of like size: a network runs its layers one after another and needs it again at once.
+fills them. So they are asked for in huge pages (numpy does that), and the last of such memory is kept when its tensors
+die, for the next tensors of like size: a network runs its layers one after another and needs it again at once.
 """
 
 import math
@@ -18,7 +18,9 @@ __all__ = ["empty"]
 
 LARGE = 4 << 20  # bytes; the C library recycles smaller pieces itself
 
-_spare: list[NDArray[Any]] = []  # at most one
+KEPT = 3  # as many as a layer with a shortcut works on
+
+_spare: list[NDArray[Any]] = []  # at most so many, the latest last
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -34,13 +36,12 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def _take(size: int) -> NDArray[Any]:
-    try:
-        memory = _spare.pop()
-    except IndexError:
-        return np.empty(size, np.uint8)
-    # Not a much larger one: a small tensor that lives long would hold it all.
-    return memory if size <= memory.size <= 2 * size else np.empty(size, np.uint8)
+    for index, memory in enumerate(_spare):
+        # Not a much larger one: a small tensor that lives long would hold it all.
+        if size <= memory.size <= 2 * size:
+            return _spare.pop(index)
+    return np.empty(size, np.uint8)
 
 
 def _keep(memory: NDArray[Any]) -> None:
-    _spare[:] = [memory]
+    _spare[:] = [*_spare, memory][-KEPT:]
