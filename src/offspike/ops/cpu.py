@@ -108,7 +108,7 @@ def views(*tensors: Tensor) -> list[Array]:
 
 
 def _array(x: Tensor) -> Array:
-    return x.detach().contiguous().numpy()  # type: ignore[no-any-return]
+    return x.detach().contiguous().numpy()
 
 
 @_parallel
