@@ -30,16 +30,6 @@ def test_operations_and_bytes_of_each_layer_are_the_fewest_possible():
     assert all(row["us"] > 0 for row in rows.values())
 
 
-def test_slices_of_a_batch_count_together(monkeypatch):
-    ann = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), osp.QCFS(2), nn.Flatten(), nn.Linear(256, 5)).eval()
-    snn = osp.convert(ann, osp.methods.exact(2))
-    monkeypatch.setattr("offspike.fast.slices.ROWS", 3)
-    rows = bench.by_layer(snn, torch.rand(4, 3, 8, 8), steps=3, roofs=Roofs(1e9, 1e9), repeats=1)
-    assert [row["layer"] for row in rows] == ["0", "1", "2", "3"]
-    assert rows[0]["operations"] == 2 * 4 * 4 * 64 * 27
-    assert rows[0]["bytes"] == 4 * (4 * 3 * 64 + 4 * 4 * 64 + 4 * 4 * 27)  # the weights are read for each slice
-
-
 def test_a_roof_is_the_slower_of_the_two():
     roofs = Roofs(operations=10.0, bytes=2.0)
     assert roofs.bound(20, 2) == 2

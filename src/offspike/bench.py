@@ -97,9 +97,6 @@ def by_layer(snn: SpikingNetwork, x: Tensor, *, steps: int, roofs: Roofs, repeat
         if x.is_cuda:
             torch.cuda.synchronize(x.device)
         times.append([timing.between(*moments) for moments in itertools.pairwise(marks)])
-    count = len(plan.program)  # a large batch goes through it slice by slice
-    times = [[sum(run[index::count]) for index in range(count)] for run in times]
-    rows = [_together(rows[index::count]) for index in range(count)]
     for index, row in enumerate(rows):
         took = statistics.median(run[index] for run in times[1:])
         row |= {"us": took / len(x) * 1e6, "of_roof": roofs.bound(row["operations"], row["bytes"]) / max(took, 1e-9)}
@@ -120,11 +117,6 @@ def _needs(node: Node, model: nn.Module, taken: list[Any], made: Any) -> Row:
         operations = 2 * made.numel() * module.weight[0].numel()
         moved += module.weight.numel() * made.element_size()
     return {"layer": node.target, "kind": kind, "operations": operations, "bytes": moved}
-
-
-def _together(rows: Sequence[Row]) -> Row:
-    """The rows of one step, slice by slice, as one."""
-    return rows[0] | {key: sum(row[key] for row in rows) for key in ("operations", "bytes")}
 
 
 def summary(rows: Sequence[Row], roofs: Roofs) -> list[Row]:

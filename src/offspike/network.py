@@ -11,9 +11,8 @@ from offspike.capture import capture
 from offspike.clock import Clock, Phase
 from offspike.fast.plan import Plan, Precision, arithmetic, check_precision
 from offspike.fast.replay import Replays, worth
-from offspike.fast.slices import joined, sliced
 from offspike.fast.whole import check_run
-from offspike.graph import map_values
+from offspike.graph import map_values, values_in
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
 
@@ -101,9 +100,7 @@ class SpikingNetwork(nn.Module):
         with torch.inference_mode(), arithmetic(self.precision):
             if heard is None and worth(inputs, total):
                 return replays.run((total, piece), lambda xs: self._passes(plan, xs, total, piece, None), inputs)
-            if heard is not None:
-                return self._passes(plan, inputs, total, piece, heard)
-            return sliced(lambda xs: self._passes(plan, xs, total, piece, None), inputs, min(total, piece or total))
+            return self._passes(plan, inputs, total, piece, heard)
 
     def fast(self, *inputs: Any) -> Any:
         """The readout at T = ρ = L, ``[B, …]``, in one pass: the same bits as ``snn(x, L).mean(0)``, L times faster.
@@ -262,13 +259,15 @@ def _finish(pieces: list[Any], steps: int, inputs: Any) -> Any:
     if inputs[0].device.type != "cpu":
         bad = sum((x * 0).flatten(1).sum(1) for x in inputs)  # 0, or NaN
 
-    def finish(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        leaf = leaf[:steps]
-        return leaf if bad is None else leaf + bad.to(leaf.dtype).view(1, -1, *[1] * (leaf.ndim - 2))
+    def finish(*leaves: Any) -> Any:
+        if not isinstance(leaves[0], Tensor):
+            return leaves[0]
+        whole = leaves[0] if len(leaves) == 1 else torch.cat(leaves)
+        whole = whole[:steps]
+        return whole if bad is None else whole + bad.to(whole.dtype).view(1, -1, *[1] * (whole.ndim - 2))
 
-    return map_values(joined(pieces, 0), finish)
+    rest = [iter(values_in(piece, object)) for piece in pieces[1:]]
+    return map_values(pieces[0], lambda leaf: finish(leaf, *(next(leaves) for leaves in rest)))
 
 
 def _sizes(shape: tuple[int, ...]) -> str:

@@ -2,9 +2,11 @@
 
 The system clears every page it hands out, and for spikes of many megabytes that takes longer than the kernel that
 fills them. So they are asked for in huge pages (numpy does that), and the last of such memory is kept when its tensors
-die, for the next tensors of like size: a network runs its layers one after another and needs it again at once.
+die, for the next tensors of like size: a network runs its layers one after another and needs it again at once. The
+convolutions between them take their memory from the C library, which is told to do likewise.
 """
 
+import functools
 import math
 import weakref
 from typing import Any
@@ -28,11 +30,21 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     size = math.prod(shape) * dtype.itemsize
     if size < LARGE:
         return torch.empty(shape, dtype=dtype)
+    _let_memory_stay()
     memory = _take(size)
     lent = memory[:size]
     # Every view of the tensor keeps ``lent`` alive: when it dies, nobody can see this memory any more.
     weakref.finalize(lent, _keep, memory).atexit = False
     return torch.from_numpy(lent).view(dtype).view(shape)
+
+
+@functools.cache
+def _let_memory_stay() -> None:
+    """Have glibc keep what is freed: up to twice the largest block that it has seen come and go, of at most 32 MB.
+
+    See mallopt(3), M_MMAP_THRESHOLD. Nothing is written to this block, so it costs nothing.
+    """
+    torch.empty((32 << 20) - (64 << 10), dtype=torch.uint8)
 
 
 def _take(size: int) -> NDArray[Any]:
