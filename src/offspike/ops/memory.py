@@ -44,7 +44,7 @@ def _let_memory_stay() -> None:
 
     See mallopt(3), M_MMAP_THRESHOLD. Nothing is written to this block, so it costs nothing.
     """
-    torch.empty((32 << 20) - (64 << 10), dtype=torch.uint8)
+    np.empty((32 << 20) - (64 << 10), np.uint8)
 
 
 def _take(size: int) -> NDArray[Any]:
