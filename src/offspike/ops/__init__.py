@@ -107,26 +107,27 @@ def flatten(current: Tensor, theta: Tensor | float, v0: Tensor | float | None = 
     shape, state = current.shape[1:], state_dtype(current)
     theta = _value(theta, state, current.device)
     # Only where looking at values neither stalls a queue nor breaks a graph.
-    if theta.device.type == "cpu" and not torch.compiler.is_compiling() and not bool((theta > 0).all()):
-        raise ValueError(f"thresholds must be positive, got {theta.min().item():g}")
-    v0 = theta.new_empty(1) if v0 is None else _value(v0, state, current.device)
+    looked_at = theta.numel() and theta.device.type == "cpu" and not torch.compiler.is_compiling()
+    if looked_at and not (least := theta.min().item()) > 0:
+        raise ValueError(f"thresholds must be positive, got {least:g}")
     order = sorted(range(len(shape)), key=lambda axis: -current.stride(axis + 1))
     inverse = tuple(order.index(axis) for axis in range(len(shape)))
 
     def lay(name: str, x: Tensor) -> Tensor:
         if x.numel() == 1:
-            return x.reshape(1)
+            return x.detach().reshape(1)
         try:
             full = x.expand(shape)
         except RuntimeError as error:
             raise ValueError(f"{name} {tuple(x.shape)} does not broadcast to one step {tuple(shape)}") from error
-        return full.permute(order).reshape(math.prod(shape))
+        return full.detach().permute(order).reshape(math.prod(shape))
 
+    thetas = lay("theta", theta)
     flat = current.detach().permute(0, *(axis + 1 for axis in order)).reshape(len(current), math.prod(shape))
     return Flat(
         flat.contiguous(),
-        lay("theta", theta.detach()),
-        lay("v0", v0.detach()),
+        thetas,
+        thetas if v0 is None else lay("v0", _value(v0, state, current.device)),
         tuple(shape[axis] for axis in order),
         inverse,
     )

@@ -10,9 +10,11 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "add", "channels", "compiled", "copy", "part", "row"]
+__all__ = ["HELD", "Array", "add", "channels", "compiled", "copy", "driven", "fill", "part", "row"]
 
 Array = NDArray[np.floating[Any]]
+
+HELD = 4  # steps that are worked on together, in registers
 
 
 def compiled(function: Any, *, parallel: bool = False) -> Any:
@@ -42,26 +44,54 @@ def copy(source: Array, target: Array) -> None:
 
 
 @compiled
-def channels(bias: Array, inner: int, start: int, size: int) -> Array:
-    """The bias of each neuron of a block."""
-    part = np.empty(size if bias.size else 0, bias.dtype)
-    for i in range(part.size):
-        part[i] = bias[(start + i) // inner % bias.size]
+def fill(target: Array, value: Any) -> None:
+    """The same value everywhere."""
+    for i in range(target.size):
+        target[i] = value
+
+
+@compiled
+def channels(values: Array, inner: int, start: int, size: int) -> Array:
+    """The value of each neuron of a block; ``inner`` neurons in a row share one."""
+    channel = start // inner % max(values.size, 1)
+    if inner == 1 and (channel + size <= values.size or not values.size):
+        return values[channel : channel + size]
+    part, i, stop = np.empty(size, values.dtype), 0, inner - start % inner
+    while i < size:  # run by run: a division for each neuron would take longer than all the rest
+        if inner == 1:
+            stop = min(i + values.size - channel, size)
+            copy(values[channel:], part[i:stop])
+            channel = 0
+        else:
+            stop = min(stop, size)
+            fill(part[i:stop], values[channel])
+            channel = (channel + 1) % values.size
+        i, stop = stop, stop + inner
     return part
 
 
 @compiled
+def driven(current: Array, beside: Array, gain: Array, bias: Array, start: int, size: int) -> Any:
+    """What drives a block of neurons, with room for ``HELD`` sums, and which steps these are of."""
+    # Rows a power of two apart would share a few lines of the cache.
+    return current, beside, gain, bias, start, size, np.empty((HELD, size + 272), current.dtype), np.full(HELD, -1)
+
+
+@compiled
 def row(drive: Any, t: int) -> Array:
-    """The currents of a block at step t, ``current + gain·beside + bias``, in memory of their own if they are sums."""
-    current, beside, gain, bias, row, start = drive
-    step = current[t % len(current), start : start + row.size]
-    if beside.size:
-        add(step, beside[t % len(beside), start : start + row.size], gain[0], row)
-        step = row
-    if bias.size:
-        add(step, bias, bias.dtype.type(1), row)
-        step = row
-    return step  # type: ignore[no-any-return]
+    """The currents of a block at step t, ``current + gain·beside + bias``; a sum lasts until step t + ``HELD``."""
+    current, beside, gain, bias, start, size, sums, steps = drive
+    step, out = current[t % len(current), start : start + size], sums[t % HELD, :size]
+    if not beside.size and not bias.size:
+        return step  # type: ignore[no-any-return]
+    if steps[t % HELD] != t:
+        steps[t % HELD] = t
+        if beside.size:
+            add(step, beside[t % len(beside), start : start + size], gain[0], out)
+            step = out
+        if bias.size:
+            add(step, bias, bias.dtype.type(1), out)
+    return out  # type: ignore[no-any-return]
 
 
 @compiled

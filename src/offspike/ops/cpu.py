@@ -1,8 +1,8 @@
 """CPU kernels (numba): the specification's bits, a block of neurons at a time.
 
-A block's state stays in the cache; time is the outer loop and neurons the inner one, which LLVM vectorises. No
-fast-math and no contraction into fused multiply-adds: every rounding is the specification's own. A Python literal
-would promote a float32 state to float64, so constants are made in the state's type first.
+A block's state stays in the cache; time, four steps at once, is the outer loop and neurons the inner one, which LLVM
+vectorises. No fast-math and no contraction into fused multiply-adds: every rounding is the specification's own. A
+Python literal would promote a float32 state to float64, so constants are made in the state's type first.
 
 Import this module on first use only: numba is slow to import.
 """
@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from offspike.ops import check_listening, memory
-from offspike.ops.blocks import Array, channels, compiled, copy, part, row
-from offspike.ops.places import EXACT, exact
+from offspike.ops.blocks import HELD, Array, channels, compiled, copy, driven, part, row
+from offspike.ops.brief import even
+from offspike.ops.places import EVEN, EXACT, exact
 
 __all__ = ["calibrate_and_fire", "fire", "fire_signed", "probe", "views"]
 
@@ -74,20 +75,19 @@ def calibrate_and_fire(
     """``fused.specification``; currents come from memory only once."""
     steps = steps or len(current)
     check_listening(rho, steps)
-    wide, none = _widen(current), theta.new_empty(0)
+    wide = _widen(current)
     spikes, v_end = memory.empty((steps, wide.shape[1]), wide.dtype), torch.empty(wide.shape[1], dtype=wide.dtype)
-    given = (
-        wide,
-        none.view(0, 0) if beside is None else _widen(beside),
-        none if gain is None else gain,
-        none if bias is None else bias,
-        none if phase is None else phase.to(theta.dtype),
-        theta,
-        theta if v0 is None else v0,
-        torch.ones(1, dtype=theta.dtype) if unit else theta,
-    )
-    arrays = views(*given, spikes, v_end)
-    _calibrate_and_fire(*arrays, inner, RULES.index(rule), rho, iterations, arrays[0].dtype.type(eps))
+    currents, thetas, out, v = views(wide, theta, spikes, v_end)
+    none = np.empty(0, v.dtype)
+
+    def given(x: Tensor | None, otherwise: Array) -> Array:
+        return otherwise if x is None else _array(x.to(theta.dtype))
+
+    _calibrate_and_fire(
+        currents, given(beside, none.reshape(0, 0)), given(gain, none), given(bias, none), given(phase, none), thetas,
+        given(v0, thetas), np.ones(1, v.dtype) if unit else thetas, out, v, inner, RULES.index(rule), rho, iterations,
+        v.dtype.type(eps),
+    )  # fmt: skip
     if pool:
         spikes = spikes.view(steps, -1, 2, width // 2, 2, pool).sum((2, 4)).flatten(1) * 0.25
     return spikes.to(dtype or current.dtype), v_end if keep else v_end.new_empty(0)
@@ -104,7 +104,11 @@ def views(*tensors: Tensor) -> list[Array]:
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     if torch.get_num_threads() != threads:  # both use OpenMP: the first call starts numba's threads, and resets torch's
         torch.set_num_threads(threads)
-    return [x.detach().contiguous().numpy() for x in tensors]
+    return [_array(x) for x in tensors]
+
+
+def _array(x: Tensor) -> Array:
+    return x.detach().contiguous().numpy()
 
 
 @_parallel
@@ -124,7 +128,7 @@ def _probe(current: Array, theta: Array, v0: Array, count: Array, v_end: Array, 
         v, each = v_end[start:stop], part(theta, start, stop - start)
         copy(part(v0, start, stop - start), v)
         none = np.empty(0, v.dtype)
-        drive = (current, none.reshape(0, 0), none, none, np.empty(stop - start, v.dtype), start)
+        drive = driven(current, none.reshape(0, 0), none, none, start, v.size)
         _probe_block(drive, len(current), each, v, count[start:stop], low[start:stop], high[start:stop])
 
 
@@ -136,27 +140,54 @@ def _calibrate_and_fire(
     for block in numba.prange((v_end.size + BLOCK - 1) // BLOCK):
         start, v = block * BLOCK, v_end[block * BLOCK : (block + 1) * BLOCK]
         each = part(theta, start, v.size)
-        drive = (current, beside, gain, channels(bias, inner, start, v.size), np.empty(v.size, v.dtype), start)
+        drive = driven(current, beside, gain, channels(bias, inner, start, v.size), start, v.size)
         if rule == GIVEN:
             copy(part(v0, start, v.size), v)
+        elif rule == EXACT_RULES + EVEN and rho <= HELD:
+            even(drive, rho, each, channels(phase, 1, start, v.size), v, eps)
         elif rule >= EXACT_RULES:
             exact(drive, rho, each, channels(phase, 1, start, v.size), v, rule - EXACT_RULES, eps)
         else:
             _shift(drive, rho, each, v, rule, iterations, eps)
-        amount, stop = part(sent, start, v.size), start + v.size
-        for t in range(len(spikes)):
-            _fire_step(row(drive, t), each, amount, v, spikes[t, start:stop])
+        _fire_block(drive, each, part(sent, start, v.size), v, spikes)
+
+
+@compiled
+def _fire_block(drive: Any, theta: Array, sent: Array, v: Array, spikes: Array) -> None:
+    start, whole = drive[4], len(spikes) // HELD * HELD
+    stop = start + v.size
+    for t in range(0, whole, HELD):
+        steps = row(drive, t), row(drive, t + 1), row(drive, t + 2), row(drive, t + 3)
+        o1, o2 = spikes[t, start:stop], spikes[t + 1, start:stop]
+        o3, o4 = spikes[t + 2, start:stop], spikes[t + 3, start:stop]
+        _fire_steps(steps, theta, sent, v, (o1, o2, o3, o4))
+    for t in range(whole, len(spikes)):
+        _fire_step(row(drive, t), theta, sent, v, spikes[t, start:stop])
+
+
+@compiled
+def _fire_steps(steps: Any, theta: Array, sent: Array, v: Array, out: Any) -> None:
+    """Four times ``_fire_step``: v is read and written once."""
+    i1, i2, i3, i4 = steps
+    o1, o2, o3, o4 = out
+    for i in range(v.size):
+        v1, o1[i] = _fired(v[i] + i1[i], theta[i], sent[i])
+        v2, o2[i] = _fired(v1 + i2[i], theta[i], sent[i])
+        v3, o3[i] = _fired(v2 + i3[i], theta[i], sent[i])
+        v[i], o4[i] = _fired(v3 + i4[i], theta[i], sent[i])
 
 
 @compiled
 def _fire_step(step: Array, theta: Array, sent: Array, v: Array, out: Array) -> None:
     """``m = v + I;  s = [m ≥ θ];  v = m − s·θ``, v in place; ``sent`` is what a spike is written as."""
-    zero = theta.dtype.type(0)
     for i in range(v.size):
-        m = v[i] + step[i]
-        s = m >= theta[i]
-        v[i] = m - theta[i] if s else m
-        out[i] = sent[i] if s else zero
+        v[i], out[i] = _fired(v[i] + step[i], theta[i], sent[i])
+
+
+@compiled
+def _fired(m: Any, theta: Any, sent: Any) -> Any:
+    s, after = m >= theta, m - theta
+    return (after if s else m), (sent if s else type(m)(0))
 
 
 @compiled
@@ -174,25 +205,45 @@ def _fire_signed_step(step: Array, theta: Array, v: Array, sent: Array, out: Arr
 
 @compiled
 def _probe_block(drive: Any, steps: int, theta: Array, v: Array, count: Array, low: Array, high: Array) -> None:
+    whole = steps // HELD * HELD
     for i in range(v.size):
         count[i], low[i], high[i] = 0, np.inf, -np.inf
-    for t in range(steps):
+    for t in range(0, whole, HELD):
+        four = row(drive, t), row(drive, t + 1), row(drive, t + 2), row(drive, t + 3)
+        _probe_steps(four, theta, v, count, low, high)
+    for t in range(whole, steps):
         _probe_step(row(drive, t), theta, v, count, low, high)
 
 
 @compiled
-def _probe_step(step: Array, theta: Array, v: Array, count: Array, low: Array, high: Array) -> None:
-    """A step of the neuron, with the count, ``min{v(t)|s(t)=1}`` and ``max{v(t)|s(t)=0}``, all in place."""
-    one, zero = theta.dtype.type(1), theta.dtype.type(0)
+def _probe_steps(steps: Any, theta: Array, v: Array, count: Array, low: Array, high: Array) -> None:
+    """Four times ``_probe_step``: what is kept is read and written once."""
+    i1, i2, i3, i4 = steps
     for i in range(v.size):
-        m = v[i] + step[i]
-        s = m >= theta[i]
-        after = m - theta[i] if s else m
-        least, most = low[i], high[i]
-        v[i] = after
-        count[i] += one if s else zero
-        low[i] = after if s & (after < least) else least
-        high[i] = most if s | (after <= most) else after  # a NaN goes through, as in torch.maximum
+        seen = v[i], count[i], low[i], high[i]
+        seen = _probed(i1[i], theta[i], seen)
+        seen = _probed(i2[i], theta[i], seen)
+        seen = _probed(i3[i], theta[i], seen)
+        v[i], count[i], low[i], high[i] = _probed(i4[i], theta[i], seen)
+
+
+@compiled
+def _probe_step(step: Array, theta: Array, v: Array, count: Array, low: Array, high: Array) -> None:
+    for i in range(v.size):
+        v[i], count[i], low[i], high[i] = _probed(step[i], theta[i], (v[i], count[i], low[i], high[i]))
+
+
+@compiled
+def _probed(step: Any, theta: Any, seen: Any) -> Any:
+    """A step of the neuron, with the count, ``min{v(t)|s(t)=1}`` and ``max{v(t)|s(t)=0}``."""
+    v, count, least, most = seen
+    one, zero = type(theta)(1), type(theta)(0)
+    m = v + step
+    s, fallen = m >= theta, m - theta
+    after = fallen if s else m
+    count += one if s else zero
+    # A NaN goes through, as in torch.maximum.
+    return after, count, (after if s & (after < least) else least), (most if s | (after <= most) else after)
 
 
 @compiled

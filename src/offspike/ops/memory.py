@@ -1,10 +1,12 @@
 """Room for spikes on the CPU.
 
 The system clears every page it hands out, and for spikes of many megabytes that takes longer than the kernel that
-fills them. So they are asked for in huge pages (numpy does that), and the last such memory is kept when its tensor
-dies, for the next tensor of like size: a network runs its layers one after another and needs it again at once.
+fills them. So they are asked for in huge pages (numpy does that), and the last of such memory is kept when its tensors
+die, for the next tensors of like size: a network runs its layers one after another and needs it again at once. The
+convolutions between them take their memory from the C library, which is told to do likewise.
 """
 
+import functools
 import math
 import weakref
 from typing import Any
@@ -18,7 +20,9 @@ __all__ = ["empty"]
 
 LARGE = 4 << 20  # bytes; the C library recycles smaller pieces itself
 
-_spare: list[NDArray[Any]] = []  # at most one
+KEPT = 3  # as many as a layer with a shortcut works on
+
+_spare: list[NDArray[Any]] = []  # at most so many, the latest last
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -26,6 +30,7 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     size = math.prod(shape) * dtype.itemsize
     if size < LARGE:
         return torch.empty(shape, dtype=dtype)
+    _let_memory_stay()
     memory = _take(size)
     lent = memory[:size]
     # Every view of the tensor keeps ``lent`` alive: when it dies, nobody can see this memory any more.
@@ -33,14 +38,22 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(lent).view(dtype).view(shape)
 
 
+@functools.cache
+def _let_memory_stay() -> None:
+    """Have glibc keep what is freed: up to twice the largest block that it has seen come and go, of at most 32 MB.
+
+    See mallopt(3), M_MMAP_THRESHOLD. Nothing is written to this block, so it costs nothing.
+    """
+    np.empty((32 << 20) - (64 << 10), np.uint8)
+
+
 def _take(size: int) -> NDArray[Any]:
-    try:
-        memory = _spare.pop()
-    except IndexError:
-        return np.empty(size, np.uint8)
-    # Not a much larger one: a small tensor that lives long would hold it all.
-    return memory if size <= memory.size <= 2 * size else np.empty(size, np.uint8)
+    for index, memory in enumerate(_spare):
+        # Not a much larger one: a small tensor that lives long would hold it all.
+        if size <= memory.size <= 2 * size:
+            return _spare.pop(index)
+    return np.empty(size, np.uint8)
 
 
 def _keep(memory: NDArray[Any]) -> None:
-    _spare[:] = [memory]
+    _spare[:] = [*_spare, memory][-KEPT:]
