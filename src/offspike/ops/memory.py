@@ -48,12 +48,18 @@ def _let_memory_stay() -> None:
 
 
 def _take(size: int) -> NDArray[Any]:
-    for index, memory in enumerate(_spare):
+    for _ in range(KEPT):  # one at a time, each step whole: tensors may die in other threads meanwhile
+        try:
+            memory = _spare.pop(0)
+        except IndexError:
+            break
         # Not a much larger one: a small tensor that lives long would hold it all.
         if size <= memory.size <= 2 * size:
-            return _spare.pop(index)
+            return memory
+        _keep(memory)
     return np.empty(size, np.uint8)
 
 
 def _keep(memory: NDArray[Any]) -> None:
-    _spare[:] = [*_spare, memory][-KEPT:]
+    _spare.append(memory)
+    del _spare[:-KEPT]
