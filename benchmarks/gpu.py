@@ -29,7 +29,6 @@ from torch import nn
 
 import offspike as osp
 from offspike import bench, rivals, timing
-from offspike.ops import LONGEST
 from offspike.surgery import replace
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -173,16 +172,16 @@ def speed(options: Any) -> str:
 
 
 def _runs(ann: Any, x: Any, steps: int, rho: int, *, rivals_too: bool) -> Iterator[tuple[str, Callable[[], Any]]]:
-    for what, method in {"even": osp.methods.exact(rho), "cos": osp.methods.cos(rho)}.items():
-        snn = osp.convert(ann, method, precision="bf16")
+    for what, method in against.METHODS.items():
+        snn = osp.convert(ann, method(rho), precision="bf16")
         yield f"snn {what} bf16", lambda snn=snn: snn(x, steps)
     if rivals_too and steps == 4:
         yield "ann bf16", rivals.ann(ann, x, "bf16", folded=False)
         yield "ann bf16, folded", rivals.ann(ann, x, "bf16", folded=True)
-    if DEVICE.type == "cuda" and max(steps, rho) <= LONGEST:  # an interpreter would take hours
+    if against.in_whole_numbers(DEVICE, steps, rho):
         snapped = osp.snap(ann, bits=8, example=x[:1])
-        for what, method in {"even": osp.methods.exact(rho), "cos": osp.methods.cos(rho)}.items():
-            snn = osp.convert(snapped, method, precision="int8")
+        for what, method in against.METHODS.items():
+            snn = osp.convert(snapped, method(rho), precision="int8")
             yield f"snn {what} int8", lambda snn=snn: snn(x, steps)
 
 

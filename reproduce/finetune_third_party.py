@@ -96,7 +96,7 @@ def teacher_of(chosen: argparse.Namespace, relu: nn.Module) -> nn.Module:
 
 
 def recipe_of(chosen: argparse.Namespace) -> Recipe:
-    """Few epochs from good weights: a small rate, weak augmentation, most of the loss from the teacher."""
+    """Few epochs from good weights: a small rate, weak augmentation, half of the loss from the teacher."""
     gpu = torch.cuda.is_available()
     recipe = Recipe.finetune(
         epochs=chosen.epochs, batch=chosen.batch, lr=0.05, label_smoothing=0.0, ema=0.995, distill=0.5, temperature=4.0,

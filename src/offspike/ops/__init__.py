@@ -127,7 +127,7 @@ def flatten(current: Tensor, theta: Tensor | float, v0: Tensor | float | None = 
     return Flat(
         flat.contiguous(),
         thetas,
-        thetas if v0 is None else lay("v0", _value(v0, state, current.device)),
+        thetas if v0 is None else lay("v0", _value(v0, state, current.device)),  # who gives no v(0) does not read it
         tuple(shape[axis] for axis in order),
         inverse,
     )

@@ -48,4 +48,4 @@ def _row(run: dict[str, Any]) -> tuple[str, ...]:
 def _said(record: dict[str, Any]) -> str:
     images = sorted({f"{run['samples']:,}" for run in record["runs"]})
     measured = f"Measured on {' or '.join(images)} test images (cifar10); {record['machine']}; torch {record['torch']}."
-    return " ".join([measured, *record["notes"]])
+    return " ".join([measured, *record.get("notes", ())])

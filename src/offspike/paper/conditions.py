@@ -13,11 +13,11 @@ def conditions(record: dict[str, Any]) -> str:
     runs = record["measured"]
     if not runs:
         return "Nothing is measured here."
-    machines = " and ".join(sorted({run["machine"] for run in runs}))
+    machines = " and ".join(sorted({f"{run['machine']}, torch {run['torch']}" for run in runs}))
     images = " or ".join(f"{count:,}" for count in sorted({int(run["images"]) for run in runs}))
     precision = " and ".join(sorted({run["precision"] for run in runs}))
     data = ", ".join(sorted({raw["provenance"]["data"] for raw in record["cells"].values()}))
-    measured = f"Measured on {images} test images ({data}) in {precision}; {machines}; torch {runs[0]['torch']}."
+    measured = f"Measured on {images} test images ({data}) in {precision}; {machines}."
     return " ".join(filter(None, [measured, _rounded(record["cells"]), _ticks(record["cells"])]))
 
 
