@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from offspike import schedules
 from offspike.capture import capture
 from offspike.clock import Clock, Phase
-from offspike.fast.plan import Plan, Precision, arithmetic, check_precision
+from offspike.fast.parts import in_fixed_point
+from offspike.fast.plan import Plan
+from offspike.fast.precision import Precision, arithmetic, check_precision
 from offspike.fast.replay import Replays, worth
 from offspike.fast.whole import check_run
 from offspike.graph import map_values, values_in
@@ -95,7 +97,7 @@ class SpikingNetwork(nn.Module):
             check_run(self.method, total, inputs[0].device)
             piece = None  # few steps, and all of them on chip
         if plan is None:
-            with torch.no_grad(), arithmetic(self.precision):
+            with torch.no_grad(), arithmetic(self._unplanned()):
                 return self._passes(self._run, inputs, total, piece, heard)
         with torch.inference_mode(), arithmetic(self.precision):
             if heard is None and worth(inputs, total):
@@ -154,6 +156,11 @@ class SpikingNetwork(nn.Module):
         kind = inputs[0].device.type
         with torch.autocast(kind, torch.bfloat16, enabled=self.precision == "bf16"):
             return self.model(*(x.clone() for x in inputs))  # it may change its input in place
+
+    def _unplanned(self) -> Precision:
+        """What the model itself computes in: TF32 would round its weights, and has nothing to round in fixed point."""
+        rounded = self.precision == "tf32" and not in_fixed_point(self.model)
+        return "exact32" if rounded else self.precision
 
     def _try(self, run: Callable[..., Any], inputs: list[Tensor]) -> Any:
         try:

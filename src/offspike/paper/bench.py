@@ -16,7 +16,7 @@ from offspike.convert import convert
 from offspike.energy import COUNTS, energies
 from offspike.evaluate import evaluate
 from offspike.experiment import analyse, rectified
-from offspike.fast.plan import Precision
+from offspike.fast.precision import Precision
 from offspike.fixed.fingerprint import fingerprint
 from offspike.network import SpikingNetwork
 from offspike.paper.cells import Cell
