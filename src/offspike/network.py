@@ -47,12 +47,12 @@ class SpikingNetwork(nn.Module):
     ``repeat_input`` (a model where the image and spikes meet) the image is repeated instead. Nothing is kept between
     calls, and ``snn(x, 16)[:t] == snn(x, t)``.
 
-    ``precision``: ``"exact32"`` computes as the ANN does; ``"tf32"`` and ``"bf16"`` let the tensor cores of a GPU round
-    the weights (spikes are exact in any format, and the membrane stays float32); ``"int8"`` multiplies spikes and 8-bit
-    weights as whole numbers, on a GPU, for networks in fixed point (``osp.snap``) and at most 8 steps, with the bits of
-    ``"exact32"``. The network runs as a plan
-    (`fast/plan.py`); with hooks on its layers the model itself is run, one layer after the other. ``certificate`` is
-    what ``osp.certify`` has found about this network, if it has been asked.
+    ``precision``: ``"exact32"`` computes as the ANN does; ``"tf32"`` gives the tensor cores of a GPU each weight in two
+    parts, 23 bits together (one where 11 do), and ``"bf16"`` rounds it to 8 bits (spikes are exact in any format, and
+    the membrane stays float32); ``"int8"`` multiplies spikes and 8-bit weights as whole numbers, on a GPU, for networks
+    in fixed point (``osp.snap``) and at most 8 steps, with the bits of ``"exact32"``. The network runs as a plan
+    (`fast/plan.py`); with hooks on its layers the model itself is run, one layer after the other (in float32 where the
+    plan has two parts). ``certificate`` is what ``osp.certify`` has found about this network, if it has been asked.
 
     On a GPU nobody waits for the input to be looked at: a sample with NaN or infinite values gets NaN for an answer,
     where a CPU refuses it.

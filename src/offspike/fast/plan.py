@@ -7,11 +7,14 @@ Read off the graph once, for one precision:
   added where the neurons read their currents;
 - in the fast precisions a spike is written as 1 and θ goes into the weights that it meets, so that spikes are exact in
   any format; average pooling by 2 after spikes is done as they are written;
-- what comes before the first spike is computed once, in float32; so is what comes after the last.
+- what comes before the first spike is computed once, and like what comes after the last in float32, without TF32.
 
-``"exact32"`` changes no rounding: the same bits as the model run layer by layer. ``"tf32"`` and ``"bf16"`` let tensor
-cores round the weights. ``"int8"`` is for networks in fixed point, where nothing is rounded: the neurons' own kernels
-then do most products (`whole.py`). The membrane is float32 in all of them.
+``"exact32"`` changes no rounding: the same bits as the model run layer by layer. ``"tf32"`` gives tensor cores weights
+in two parts (`parts.py`) wherever it knows that inputs are spikes or short counts of them, and multiplies in float32
+elsewhere: no number is cut to 11 bits. ``"bf16"`` rounds the weights between spikes. ``"int8"`` is for networks in
+fixed point, where nothing is rounded: the neurons' own kernels then do most products (`whole.py`). Those networks use
+TF32 everywhere, also for the image and the logits: it is exact there, and cuDNN's float32 convolutions need not be
+(Winograd). The membrane is float32 in all of them.
 """
 
 from collections.abc import Callable
