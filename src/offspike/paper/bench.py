@@ -37,7 +37,7 @@ class Bench:
 
     ``models`` is looked through before the packaged checkpoints. ``calibration`` training images give thresholds and
     corrections to the methods that want them; ``limit`` cuts the test set, ``energy_images`` that of energy cells.
-    ``precision`` is that of accuracy and energy cells; "tf32" and "bf16" are faster on a GPU, the latter with rounded weights.
+    ``precision`` is that of accuracy and energy cells; "tf32" and "bf16" are faster on a GPU, and bf16 rounds weights.
     """
 
     data: str
