@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from offspike import rivals, timing, zoo
 from offspike.convert import convert
-from offspike.fast.plan import Precision
+from offspike.fast.precision import Precision
 from offspike.graph import Node
 from offspike.layers import SpikingLayer
 from offspike.methods import Method

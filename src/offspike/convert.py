@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from offspike.activations import QCFS, Activation
 from offspike.capture import capture
 from offspike.corrections import Progress
-from offspike.fast.plan import Precision
+from offspike.fast.precision import Precision
 from offspike.folding import fold
 from offspike.layers import SpikingLayer
 from offspike.methods import LEARNED, Method

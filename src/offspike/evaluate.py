@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from offspike.clock import active_clock
-from offspike.fast.plan import Precision, check_precision
+from offspike.fast.precision import Precision, check_precision
 from offspike.fit import Fit
 from offspike.graph import map_values, values_in
 from offspike.layers import SpikingLayer

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from offspike import schedules
 from offspike.capture import capture
 from offspike.clock import Clock, Phase
-from offspike.fast.plan import Plan, Precision, arithmetic, check_precision
+from offspike.fast.parts import in_fixed_point
+from offspike.fast.plan import Plan
+from offspike.fast.precision import Precision, arithmetic, check_precision
 from offspike.fast.replay import Replays, worth
 from offspike.fast.whole import check_run
 from offspike.graph import map_values, values_in
@@ -45,12 +47,12 @@ class SpikingNetwork(nn.Module):
     ``repeat_input`` (a model where the image and spikes meet) the image is repeated instead. Nothing is kept between
     calls, and ``snn(x, 16)[:t] == snn(x, t)``.
 
-    ``precision``: ``"exact32"`` computes as the ANN does; ``"tf32"`` and ``"bf16"`` let the tensor cores of a GPU round
-    the weights (spikes are exact in any format, and the membrane stays float32); ``"int8"`` multiplies spikes and 8-bit
-    weights as whole numbers, on a GPU, for networks in fixed point (``osp.snap``) and at most 8 steps, with the bits of
-    ``"exact32"``. The network runs as a plan
-    (`fast/plan.py`); with hooks on its layers the model itself is run, one layer after the other. ``certificate`` is
-    what ``osp.certify`` has found about this network, if it has been asked.
+    ``precision``: ``"exact32"`` computes as the ANN does; ``"tf32"`` gives the tensor cores of a GPU each weight in two
+    parts, 23 bits together (one where 11 do), and ``"bf16"`` rounds it to 8 bits (spikes are exact in any format, and
+    the membrane stays float32); ``"int8"`` multiplies spikes and 8-bit weights as whole numbers, on a GPU, for networks
+    in fixed point (``osp.snap``) and at most 8 steps, with the bits of ``"exact32"``. The network runs as a plan
+    (`fast/plan.py`); with hooks on its layers the model itself is run, one layer after the other (in float32 where the
+    plan has two parts). ``certificate`` is what ``osp.certify`` has found about this network, if it has been asked.
 
     On a GPU nobody waits for the input to be looked at: a sample with NaN or infinite values gets NaN for an answer,
     where a CPU refuses it.
@@ -95,7 +97,7 @@ class SpikingNetwork(nn.Module):
             check_run(self.method, total, inputs[0].device)
             piece = None  # few steps, and all of them on chip
         if plan is None:
-            with torch.no_grad(), arithmetic(self.precision):
+            with torch.no_grad(), arithmetic(self._unplanned()):
                 return self._passes(self._run, inputs, total, piece, heard)
         with torch.inference_mode(), arithmetic(self.precision):
             if heard is None and worth(inputs, total):
@@ -154,6 +156,11 @@ class SpikingNetwork(nn.Module):
         kind = inputs[0].device.type
         with torch.autocast(kind, torch.bfloat16, enabled=self.precision == "bf16"):
             return self.model(*(x.clone() for x in inputs))  # it may change its input in place
+
+    def _unplanned(self) -> Precision:
+        """What the model itself computes in: TF32 would round its weights, and has nothing to round in fixed point."""
+        rounded = self.precision == "tf32" and not in_fixed_point(self.model)
+        return "exact32" if rounded else self.precision
 
     def _try(self, run: Callable[..., Any], inputs: list[Tensor]) -> Any:
         try:

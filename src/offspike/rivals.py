@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from offspike import fused, ops
 from offspike.activations import Activation
-from offspike.fast.plan import Precision, arithmetic
+from offspike.fast.precision import Precision, arithmetic
 from offspike.folding import fold
 from offspike.network import SpikingNetwork
 from offspike.surgery import replace

@@ -7,58 +7,37 @@ Read off the graph once, for one precision:
   added where the neurons read their currents;
 - in the fast precisions a spike is written as 1 and θ goes into the weights that it meets, so that spikes are exact in
   any format; average pooling by 2 after spikes is done as they are written;
-- what comes before the first spike is computed once, in float32; so is what comes after the last.
+- what comes before the first spike is computed once, and like what comes after the last in float32, without TF32.
 
-``"exact32"`` changes no rounding: the same bits as the model run layer by layer. ``"tf32"`` and ``"bf16"`` let tensor
-cores round the weights. ``"int8"`` is for networks in fixed point, where nothing is rounded: the neurons' own kernels
-then do most products (`whole.py`). The membrane is float32 in all of them.
+``"exact32"`` changes no rounding: the same bits as the model run layer by layer. ``"tf32"`` gives tensor cores weights
+in two parts (`parts.py`) wherever it knows that inputs are spikes or short counts of them, and multiplies in float32
+elsewhere: no number is cut to 11 bits. ``"bf16"`` rounds the weights between spikes. ``"int8"`` is for networks in
+fixed point, where nothing is rounded: the neurons' own kernels then do most products (`whole.py`). Those networks use
+TF32 everywhere, also for the image and the logits: it is exact there, and cuDNN's float32 convolutions need not be
+(Winograd). The membrane is float32 in all of them.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import deepcopy
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from offspike.clock import active_clock
-from offspike.fast import events, pairs
+from offspike.fast.parts import in_fixed_point, split
+from offspike.fast.precision import Precision, in_float32
+from offspike.fast.products import product
 from offspike.fast.reading import Reading
 from offspike.fast.whole import Join, Whole, surveyed
 from offspike.fused import Drive, multiply_and_fire
 from offspike.graph import FUNCTIONS, Graph, Node, Ref, map_values
 from offspike.layers import SpikingLayer
 
-__all__ = ["Plan", "Precision", "arithmetic", "check_precision"]
+__all__ = ["Plan"]
 
-Precision = Literal["exact32", "tf32", "bf16", "int8"]
 Values = dict[str, Any]
-
-
-def check_precision(precision: str) -> None:
-    """Refuse a word that is no precision."""
-    if precision not in get_args(Precision):
-        raise ValueError(f"precision must be one of {', '.join(get_args(Precision))}; got {precision!r}")
-
-
-@contextmanager
-def arithmetic(precision: Precision) -> Iterator[None]:
-    """Products of float32 numbers as this precision wants them, for the length of a ``with`` block.
-
-    cuDNN tries algorithms out in bf16 only: of float32 tensors it may find a Winograd convolution the fastest, which
-    does not add products, so that sums which are exact in TF32 would be rounded.
-    """
-    fast, cudnn, matmul = precision != "exact32", torch.backends.cudnn, torch.backends.cuda.matmul
-    before = matmul.allow_tf32
-    options = {"enabled": cudnn.enabled, "deterministic": cudnn.deterministic, "allow_tf32": fast}
-    with cudnn.flags(benchmark=precision == "bf16" and not cudnn.deterministic, **options):
-        matmul.allow_tf32 = fast
-        try:
-            yield
-        finally:
-            matmul.allow_tf32 = before
 
 
 class Plan:
@@ -76,6 +55,7 @@ class Plan:
         self.fast = precision != "exact32"
         self.low = None if precision == "exact32" else torch.bfloat16 if precision == "bf16" else torch.float32
         self.reading = Reading(graph, model, fast=self.fast, moving_input=repeat_input)
+        self.fixed = self.fast and in_fixed_point(model)
         self.whole = Whole(self.reading, surveyed(graph, model, input_shape)) if precision == "int8" else None
         self.model = model
         self.scale: dict[str, Tensor] = {}  # what a value has to be multiplied with, where θ is left to others
@@ -86,7 +66,8 @@ class Plan:
         for node in graph.nodes:
             if not self._left_out(node):
                 done = tuple(name for name in {node.name, *self._needs(node)} if last.get(name, node.name) == node.name)
-                self.program.append((node, self._step(node), done))
+                step = self._step(node)
+                self.program.append((node, in_float32(step) if self._plain(node) else step, done))
 
     def __call__(self, *inputs: Tensor) -> Any:
         """The model's output; inputs ``[B, …]``, or ``[T·B, …]`` where they are repeated."""
@@ -222,19 +203,11 @@ class Plan:
         weight, scale = module.weight.detach(), self.scale.get(name)
         if scale is not None:
             weight = weight.double() * scale.to(weight.device).double()
-        copy = deepcopy(module)
-        copy.weight = nn.Parameter(self._laid(weight.to(dtype or weight.dtype)), requires_grad=False)
-        if module.bias is not None:
-            copy.bias = None if self.reading.bare(node) else nn.Parameter(module.bias.detach().to(copy.weight.dtype))
-        if events.possible(copy) and node.name in self.reading.moving:
-            sparse = events.Linear(copy)
-            return lambda values: sparse(values[name])
-        if dtype is None:
-            return lambda values: copy(values[name])
-        wide = pairs.widened(copy) if copy.weight.is_cuda and copy.bias is None else None
-        if wide is None:
-            return lambda values: copy(values[name].to(dtype))
-        return lambda values: pairs.run(copy, wide, values[name].to(dtype))
+        weights = split(weight) if self._parted(node) else [weight.to(dtype or weight.dtype)]
+        bias = None if module.bias is None or self.reading.bare(node) else module.bias.detach()
+        weights, moving = [self._laid(part) for part in weights], node.name in self.reading.moving
+        run = product(module, weights, bias, dtype=dtype, spikes=moving)
+        return lambda values: run(values[name])
 
     def _bias(self, layer: SpikingLayer, names: list[str]) -> Tensor | None:
         """What the neurons add to their currents: the biases of the linear layers before them, and their own shift."""
@@ -256,8 +229,24 @@ class Plan:
 
     def _dtype(self, node: Node) -> torch.dtype | None:
         """What a layer computes in: low precision between spikes, float32 before and after; None: as it is."""
-        between = node.name in self.reading.moving and node.name in self.reading.early
-        return None if self.low is None else self.low if between else torch.float32
+        return None if self.low is None else self.low if self._between(node) else torch.float32
+
+    def _between(self, node: Node) -> bool:
+        return node.name in self.reading.moving and node.name in self.reading.early
+
+    def _parted(self, node: Node) -> bool:
+        """Whether a layer's weights go to tensor cores in TF32 parts: its input is known to be TF32 numbers."""
+        if self.low != torch.float32 or not self.reading.linear(node):
+            return False
+        return self.fixed or (self._between(node) and self.reading.short(node.refs[0]))
+
+    def _plain(self, node: Node) -> bool:
+        """Whether a step of a fast precision may multiply in float32 alone: TF32 would round what it takes."""
+        if self.fixed or self._parted(node) or self._dtype(node) != torch.float32:
+            return False
+        module = self.reading.module(node)
+        own = module is not None and self.reading.neuron(node) is None and any(True for _ in module.parameters())
+        return own or node.kind in ("function", "method")
 
     def _laid(self, x: Tensor) -> Tensor:
         last = x.ndim == 4 and not self.reading.in_place

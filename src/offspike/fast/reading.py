@@ -1,7 +1,11 @@
 """What a graph allows its plan to do: which sums, biases, thresholds and poolings may move into the neurons."""
 
+import math
+
 from torch import nn
 
+from offspike.arithmetic.averages import NAMES as POOL
+from offspike.arithmetic.reach import OPERANDS
 from offspike.graph import Graph, Node, Ref
 from offspike.layers import SpikingLayer
 
@@ -118,6 +122,33 @@ class Reading:
         """Whether a node is such a pooling."""
         before = self.nodes[node.refs[0]] if len(node.refs) == 1 else None
         return before is not None and self.neuron(before) is not None and self.pool(before) is node
+
+    def short(self, name: str) -> bool:
+        """Whether a value is spikes of 1, or counts of them over a power of two: few bits, exact in TF32."""
+        return self._averaged(self.nodes[name]) < 1 << OPERANDS["tf32"]
+
+    def _averaged(self, node: Node) -> float:
+        """How many spikes a value is the average of; ∞ where it is none, or not of a power of two."""
+        if self.neuron(node) is not None:
+            return 1 if self.unit(node) else math.inf
+        if not self.passes(node):
+            return math.inf
+        return self._averaged(self.nodes[node.args[0].name]) * self._window(node)
+
+    def _window(self, node: Node) -> float:
+        """Over how many numbers a node that passes factors on averages: 1, a power of two, or ∞ for anything else."""
+        module = self.module(node)
+        name = (node.target.rpartition(".")[2] if module is None else type(module).__name__).replace("_", "").lower()
+        if not name.startswith("avgpool"):
+            return math.inf if name.startswith("adaptive") or name in ("mean", "sum") else 1
+        given = dict(zip(POOL, node.args[1:], strict=False)) | node.kwargs if module is None else vars(module)
+        size, axes = given["kernel_size"], int(name[-2])
+        sides = [*size] if isinstance(size, tuple | list) else [size] * axes
+        edges = given.get("ceil_mode") or given.get("padding") not in (None, 0, (0,) * axes)
+        if edges or given.get("divisor_override") or not all(isinstance(side, int) for side in sides):
+            return math.inf
+        window = math.prod(sides) if len(sides) == axes else sides[0] ** axes
+        return window if window & (window - 1) == 0 else math.inf
 
     def _knows(self, node: Node) -> bool:
         for user in self.users[node.name]:

@@ -16,7 +16,7 @@ from offspike.convert import convert
 from offspike.energy import COUNTS, energies
 from offspike.evaluate import evaluate
 from offspike.experiment import analyse, rectified
-from offspike.fast.plan import Precision
+from offspike.fast.precision import Precision
 from offspike.fixed.fingerprint import fingerprint
 from offspike.network import SpikingNetwork
 from offspike.paper.cells import Cell
@@ -37,7 +37,7 @@ class Bench:
 
     ``models`` is looked through before the packaged checkpoints. ``calibration`` training images give thresholds and
     corrections to the methods that want them; ``limit`` cuts the test set, ``energy_images`` that of energy cells.
-    ``precision`` is that of accuracy and energy cells; "tf32" and "bf16" are faster on a GPU, with rounded weights.
+    ``precision`` is that of accuracy and energy cells; "tf32" and "bf16" are faster on a GPU, and bf16 rounds weights.
     """
 
     data: str

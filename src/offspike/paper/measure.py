@@ -16,7 +16,11 @@ from offspike.paper.bench import Bench, MissingCheckpoint, Progress
 from offspike.paper.cells import Cell
 from offspike.paper.store import Store
 
-NAMES = {"exact32": "float32", "tf32": "float32, products in TF32", "bf16": "float32, products in bfloat16"}
+NAMES = {
+    "exact32": "float32",
+    "tf32": "float32, products in TF32, weights in two parts",
+    "bf16": "float32, products in bfloat16",
+}
 
 __all__ = ["Outcome", "commit", "in_order", "measure"]
 

@@ -1,0 +1,44 @@
+"""How a convolution or linear layer is multiplied: as PyTorch does it, over pairs of pixels, or event by event."""
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from offspike.fast import events, pairs
+
+__all__ = ["product"]
+
+Product = Callable[[Tensor], Tensor]
+
+
+def product(
+    module: nn.Module, weights: Sequence[Tensor], bias: Tensor | None, *, dtype: torch.dtype | None, spikes: bool
+) -> Product:
+    """``module(x)`` with the sum of ``weights`` for a weight, and this bias; x is taken as ``dtype`` (None: as it is).
+
+    ``spikes`` says that x changes over time, and may be mostly 0.
+    """
+    first = _one(module, weights[0], bias, paired=dtype is not None, spikes=spikes)
+    rest = [_one(module, weight, None, paired=dtype is not None, spikes=spikes) for weight in weights[1:]]
+
+    def run(x: Tensor) -> Tensor:
+        x = x if dtype is None else x.to(dtype)
+        out = first(x)
+        for part in rest:
+            out.add_(part(x))
+        return out
+
+    return run
+
+
+def _one(module: Any, weight: Tensor, bias: Tensor | None, *, paired: bool, spikes: bool) -> Product:
+    copy = deepcopy(module)
+    copy.weight = nn.Parameter(weight, requires_grad=False)
+    copy.bias = None if bias is None else nn.Parameter(bias.to(weight.dtype), requires_grad=False)
+    if spikes and events.possible(copy):
+        return events.Linear(copy)
+    wide = pairs.widened(copy) if paired and weight.is_cuda and bias is None else None
+    return copy if wide is None else lambda x: pairs.run(copy, wide, x)
