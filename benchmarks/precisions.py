@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from against import METHODS
 from torch import Tensor
 
 import offspike as osp
@@ -32,9 +33,10 @@ def run(options: Any, device: torch.device) -> str:
         if time.perf_counter() > options.until:
             break
         ann: Any = osp.load(path).to(device)
-        for row in _network(ann, options, device):
-            rows.append({"network": path.stem, **row})
-            print(_line(rows[-1]), f"   [{options.until - time.perf_counter():.0f} s left]", flush=True)
+        for name, method in METHODS.items():
+            for row in _network(ann, method(_levels(ann)), options, device):
+                rows.append({"network": path.stem, "method": name, **row})
+                print(_line(rows[-1]), f"   [{options.until - time.perf_counter():.0f} s left]", flush=True)
         bench.save(options.out / "accuracy.csv", [{k: v for k, v in row.items() if k != "every_t"} for row in rows])
         (options.out / "accuracy.json").write_text(json.dumps(rows, indent=1))
     return "\n".join(map(_line, rows))
@@ -76,8 +78,8 @@ def batches(options: Any, ann: Any, device: torch.device) -> Callable[[], Iterat
     return lambda: ((ann.preprocess(x.to(device)), y.to(device)) for x, y in test.blocks(torch.arange(images), size))
 
 
-def _network(ann: Any, options: Any, device: torch.device) -> Iterator[dict[str, Any]]:
-    snn = osp.convert(ann, osp.methods.exact(_levels(ann)))
+def _network(ann: Any, method: Any, options: Any, device: torch.device) -> Iterator[dict[str, Any]]:
+    snn = osp.convert(ann, method)
     loader, found = batches(options, ann, device), {}
     for what in RUNS:
         begin = time.perf_counter()
@@ -128,6 +130,7 @@ def _line(row: dict[str, Any]) -> str:
     differ = " ".join(f"T={t} {row[f'differ_at_{t}']}" for t in AT)
     logits = "the same" if row["same_logits"] else f"{row['largest_difference']:.2g} apart"
     return (
-        f"{row['network']} {row['what']}: of {row['images']} correct {correct}; unlike {row['against']} {differ}; "
+        f"{row['network']} {row['method']} {row['what']}: of {row['images']} correct {correct}; "
+        f"unlike {row['against']} {differ}; "
         f"logits {logits}; at any T {row['differ_at_most']} answers, {row['points_at_most']:.3f} points"
     )
