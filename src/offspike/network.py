@@ -47,10 +47,9 @@ class SpikingNetwork(nn.Module):
 
     ``precision``: ``"exact32"`` computes as the ANN does; ``"tf32"`` and ``"bf16"`` let the tensor cores of a GPU round
     the weights (spikes are exact in any format, and the membrane stays float32); ``"int8"`` multiplies spikes and 8-bit
-    weights as whole numbers, on a GPU, for networks in fixed point (``osp.snap``) and at most 8 steps, with the bits of
-    ``"exact32"``. The network runs as a plan
-    (`fast/plan.py`); with hooks on its layers the model itself is run, one layer after the other. ``certificate`` is
-    what ``osp.certify`` has found about this network, if it has been asked.
+    weights as whole numbers, on a GPU, for networks in fixed point (``osp.snap``) and ρ <= 8, with the bits of
+    ``"exact32"``. The network runs as a plan (`fast/plan.py`); with hooks on its layers the model itself is run, one
+    layer after the other. ``certificate`` is what ``osp.certify`` has found about this network, if it has been asked.
 
     On a GPU nobody waits for the input to be looked at: a sample with NaN or infinite values gets NaN for an answer,
     where a CPU refuses it.
@@ -92,8 +91,7 @@ class SpikingNetwork(nn.Module):
         total = cast(int, steps)
         plan, replays = self.prepared()
         if plan is not None and self.precision == "int8":
-            check_run(self.method, total, inputs[0].device)
-            piece = None  # few steps, and all of them on chip
+            check_run(self.method, inputs[0].device)
         if plan is None:
             with torch.no_grad(), arithmetic(self.precision):
                 return self._passes(self._run, inputs, total, piece, heard)
