@@ -47,7 +47,7 @@ SOME = (
     "triton and ((test_fire and f32 and 1025) or (on_the_way and bf16 and 14-4 and (exact-even or shift-keep)) "
     "or (ties and exact) or rounding_decides or do_not_mix or ends_of or two_to_the_31)"
 )
-GUARDED = "(rules and 1025) or (pooled and 6-5) or (neurons and f32 and (1-1025 or 3-7)) or contiguous"
+GUARDED = "(rules and 1025) or (pooled and 6-5) or products_stay or (neurons and f32 and (1-1025 or 3-7)) or contiguous"
 BEGAN = time.perf_counter()
 
 
@@ -178,7 +178,7 @@ def _runs(ann: Any, x: Any, steps: int, rho: int, *, rivals_too: bool) -> Iterat
     if rivals_too and steps == 4:
         yield "ann bf16", rivals.ann(ann, x, "bf16", folded=False)
         yield "ann bf16, folded", rivals.ann(ann, x, "bf16", folded=True)
-    if against.in_whole_numbers(DEVICE, steps, rho):
+    if against.in_whole_numbers(DEVICE, rho):
         snapped = osp.snap(ann, bits=8, example=x[:1])
         for what, method in against.METHODS.items():
             snn = osp.convert(snapped, method(rho), precision="int8")

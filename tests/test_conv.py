@@ -156,7 +156,7 @@ def test_pooled_currents_lie_channels_last():
 
 @pytest.mark.parametrize("tile", [(4, 128, 64, 3, 8), (8, 64, 128, 2, 1), (4, 32, 32, 4, 2)], ids=str)
 def test_tiles_make_no_difference(conv, monkeypatch, tile):
-    monkeypatch.setattr(conv, "tile_for", lambda *_: conv.Tile(*tile))
+    monkeypatch.setattr(conv, "tile_for", lambda *_, **__: conv.Tile(*tile))
     got, wanted = both(Exact(4), *layer(4, 1, 4, 64, 128, 3))
     assert torch.equal(got, wanted)
 

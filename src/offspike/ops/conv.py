@@ -42,12 +42,16 @@ class Tile(NamedTuple):
         return int(self.stages * self.depth * (rows + self.channels))
 
 
-def tile_for(steps: int, outputs: int, channels: int, rule: str) -> Tile:
-    """The fastest on an H200 (`benchmarks/fused_conv.py`), no wider than the layer as far as tensor cores allow."""
+def tile_for(steps: int, outputs: int, channels: int, rule: str, *, carried: bool = False) -> Tile:
+    """The fastest on an H200 (`benchmarks/fused_conv.py`), no wider than the layer as far as tensor cores allow.
+
+    ``carried``: potentials are read or written. They come in slices of 8 channels, which lie over the threads as sums
+    do; with wider ones Triton moves all sums through shared memory to where it has read the potentials.
+    """
     warps, most = (4, 128) if steps <= 4 else (8 if outputs > 64 else 4, 64)
     wide = min(most, max(16, triton.next_power_of_2(outputs)))
     depth = min(128, max(32, triton.next_power_of_2(channels)))
-    parts = 8 if rule == "exact-even" else 4  # its tables need more registers
+    parts = wide // 8 if carried else 8 if rule == "exact-even" else 4  # its tables need more registers
     return Tile(warps, wide, depth, 3, min(parts, wide // 8))
 
 
@@ -112,12 +116,13 @@ def _launch(
     spikes: Tensor, weight: Tensor, *others: Tensor | None, rows: int, columns: int, stride: int, pool: bool,
     rule: str, rho: int, iterations: int, eps: float,
 ) -> None:  # fmt: skip
-    """One run, with the operands of the kernel in its order."""
+    """One run, with the operands of the kernel in its order: … v0, v_end, out."""
     steps, batch, height, width, channels = spikes.shape
     outputs, kernel = weight.shape[:2]
     if batch * rows * columns * outputs == 0:
         return
-    tile = tile_for(steps, outputs, channels, rule)
+    carried = any(v is not None for v in others[-3:-1])
+    tile = tile_for(steps, outputs, channels, rule, carried=carried)
     while spikes.is_cuda and tile.stages > 1 and tile.bytes(steps) > _shared_memory(spikes.device):
         tile = tile._replace(stages=tile.stages - 1)
     name, _, variant = rule.partition("-")

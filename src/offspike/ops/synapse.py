@@ -146,6 +146,8 @@ def _apart(sums, SLOTS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PARTS: t
         pieces = _halved(pieces, M, N // 2, False, SLOTS * 2)
     if PARTS > 4:
         pieces = _halved(pieces, M, N // 4, False, SLOTS * 4)
+    if PARTS > 8:
+        pieces = _halved(pieces, M, N // 8, False, SLOTS * 8)
     return pieces
 
 
@@ -186,6 +188,8 @@ def _fired(held, theta, v, T: tl.constexpr, BITS: tl.constexpr):
 @triton.jit
 def _together(codes, M: tl.constexpr, N: tl.constexpr, PARTS: tl.constexpr):
     """The slices of the channels side by side again, ``[M, N]``: whole rows are written faster."""
+    if PARTS > 8:
+        codes = _joined(codes, M, N // 8, 8)
     if PARTS > 4:
         codes = _joined(codes, M, N // 4, 4)
     if PARTS > 2:
