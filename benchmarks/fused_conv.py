@@ -1,4 +1,4 @@
-"""A convolution and its neurons in one kernel (``fused.multiply_and_fire``, int8), against two kernels in bf16.
+"""A convolution and its neurons in one kernel (``fused.Product``, int8), against two kernels in bf16.
 
     PYTHONPATH=src python3 benchmarks/fused_conv.py --out results [--max-seconds 90] [--quick]
 
@@ -140,10 +140,12 @@ class Operands:
 
     def fused(self, trial: Trial) -> Callable[[], Tensor]:
         """The one kernel, ready to run."""
-        return functools.partial(
-            fused.multiply_and_fire, self.spikes, self.synapses, self.theta, policy=RULES[trial.rule][1](self.steps),
-            beside=self.beside if self.layer.shortcut else None, gain=self.gain, bias=self.bias, pool=self.layer.pool,
+        product = fused.Product(
+            self.spikes, self.synapses, beside=self.beside if self.layer.shortcut else None, gain=self.gain,
+            bias=self.bias, pool=self.layer.pool,
         )  # fmt: skip
+        policy = RULES[trial.rule][1](self.steps)
+        return lambda: fused.run(product, self.theta, policy=policy)[0]
 
     def present(self, rule: str) -> dict[str, float]:
         """Seconds of the two kernels in bf16, and of each."""

@@ -47,7 +47,7 @@ SOME = (
     "triton and ((test_fire and f32 and 1025) or (on_the_way and bf16 and 14-4 and (exact-even or shift-keep)) "
     "or (ties and exact) or rounding_decides or do_not_mix or ends_of or two_to_the_31)"
 )
-GUARDED = "(rules and 1025) or (pooled and 6-5) or (neurons and f32 and (1-1025 or 3-7)) or contiguous"
+GUARDED = "(rules and 1025) or (pooled and 6-5) or products_stay or (neurons and f32 and (1-1025 or 3-7)) or contiguous"
 BEGAN = time.perf_counter()
 
 
@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--models", type=Path, help="a folder of checkpoints (*cifar10*.safetensors) to compare")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--max-seconds", type=float, default=3600.0)
+    parser.add_argument("--networks", nargs="+", help="only these networks' speed")
     parser.add_argument("--rows", help="I/N: every N-th of the rivals' rows, from the I-th on")
     parser.add_argument("--quick", action="store_true", help="a tiny setting, to see that it runs")
     options = parser.parse_args()
@@ -158,6 +159,8 @@ def speed(options: Any) -> str:
     roofs = timing.roofs(DEVICE, dtype=torch.bfloat16)
     print(roofs, flush=True)
     for name, steps, rho, batches in QUICK if options.quick else CASES:
+        if options.networks and name not in options.networks:
+            continue
         ann: Any = bench.network(name).to(DEVICE)
         for batch in batches:
             x = torch.randn(batch, *ann.input_shape, device=DEVICE)
@@ -178,7 +181,7 @@ def _runs(ann: Any, x: Any, steps: int, rho: int, *, rivals_too: bool) -> Iterat
     if rivals_too and steps == 4:
         yield "ann bf16", rivals.ann(ann, x, "bf16", folded=False)
         yield "ann bf16, folded", rivals.ann(ann, x, "bf16", folded=True)
-    if against.in_whole_numbers(DEVICE, steps, rho):
+    if against.in_whole_numbers(DEVICE, rho):
         snapped = osp.snap(ann, bits=8, example=x[:1])
         for what, method in against.METHODS.items():
             snn = osp.convert(snapped, method(rho), precision="int8")

@@ -1,7 +1,7 @@
 """precision="int8" on the device: small networks in fixed point give the spikes and logits that a CPU gives in exact32.
 
-A part of `gpu.py`. Also whether ``"tf32"`` gives them there, and whether replays and the fused pools do. Without a GPU
-it runs through Triton's interpreter.
+A part of `gpu.py`. Also whether ``"tf32"`` gives them there, and whether replays, fused pools and pieces of time do.
+Without a GPU it runs through Triton's interpreter.
 """
 
 import os
@@ -12,11 +12,15 @@ from torch import Tensor, nn
 
 import offspike as osp
 
-METHODS = {
-    "cos": osp.methods.cos(4),
-    "cos_light": osp.methods.cos_light(4),
-    "even": osp.methods.exact(4),
-    "first": osp.methods.exact(8, place="first"),
+# method and T; those with more than 8 steps take several runs, which hand the potentials on
+CASES = {
+    "cos": (osp.methods.cos(4), 4),
+    "cos, long": (osp.methods.cos(4), 16),
+    "even": (osp.methods.exact(4), 4),
+    "even, long": (osp.methods.exact(4), 17),
+    "cos_light": (osp.methods.cos_light(4), 4),
+    "first": (osp.methods.exact(8, place="first"), 8),
+    "first, long": (osp.methods.exact(8, place="first"), 12),
 }
 
 
@@ -36,9 +40,9 @@ def run(options: Any, device: torch.device) -> str:
         x = torch.randn(2 if options.quick else 9, 3, 8, 8)
         osp.init_thresholds(model.eval(), x)
         ann = osp.snap(model, bits=8, example=x)
-        for what, method in METHODS.items():
-            found = _compare(ann, x, method, method.rho, device)
-            lines.append(f"{name:6} {what:9} T={method.rho}: {found}")
+        for what, (method, steps) in CASES.items():
+            found = _compare(ann, x, method, steps, device)
+            lines.append(f"{name:6} {what:11} T={steps}: {found}")
             wrong |= not all(found.values())
             print(lines[-1], flush=True)
     if wrong:
@@ -56,7 +60,9 @@ def _compare(ann: nn.Module, x: Tensor, method: osp.Method, steps: int, device: 
         found[f"{precision} spikes"] = all(torch.equal(spikes[layer], others[layer]) for layer in spikes)
         found[f"{precision} logits"] = torch.equal(logits, wanted)
     again = [torch.equal(snn(here, steps=steps).cpu(), wanted) for _ in range(4 if device.type == "cuda" else 1)]
-    return {**found, "int8 unheard": all(again)}  # pools fused, and the last one replayed
+    found["int8 unheard"] = all(again)  # pools fused, and the last one replayed
+    found["int8 in pieces"] = torch.equal(snn(here, steps=steps, piece=4).cpu(), wanted)
+    return found
 
 
 def _heard(snn: osp.SpikingNetwork, x: Tensor, steps: int) -> tuple[Tensor, dict[str, Tensor]]:

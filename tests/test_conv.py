@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from offspike import fused
-from offspike.fused import Drive, Synapses, multiply_and_fire
+from offspike.fused import Drive, Product, Synapses
 from offspike.initial import Exact, Residual, Shift
 from offspike.ops import reference
 
@@ -65,15 +65,15 @@ def both(policy, spikes, synapses, theta=1.0, *, beside=None, gain=None, bias=No
     if linear:
         current, shape = current.movedim(2, -1).reshape(*spikes.shape[:-1], -1), bias
     drive = Drive(current, len(spikes), beside=beside, gain=gain, bias=shape, unit=True)
-    wanted, _ = fused.run(drive, theta, policy=policy)
+    wanted, v = fused.run(drive, theta, policy=policy, keep=True)
     if pool:
         wanted = torch.nn.functional.avg_pool2d(wanted.flatten(0, 1), 2, divisor_override=1).unflatten(
             0, wanted.shape[:2]
         )
-    got = multiply_and_fire(
-        spikes, synapses, theta, policy=policy, beside=beside, gain=gain, bias=bias, pool=pool, **options
-    )
+    product = Product(spikes, synapses, beside=beside, gain=gain, bias=bias, pool=pool, **options)
+    got, v_end = fused.run(product, theta, policy=policy, keep=len(spikes) % 2 == 0)
     assert got.dtype == options.get("dtype", torch.int8)
+    assert v_end is None if len(spikes) % 2 else torch.equal(v_end, v)
     return got.float(), wanted
 
 
@@ -156,17 +156,73 @@ def test_pooled_currents_lie_channels_last():
 
 @pytest.mark.parametrize("tile", [(4, 128, 64, 3, 8), (8, 64, 128, 2, 1), (4, 32, 32, 4, 2)], ids=str)
 def test_tiles_make_no_difference(conv, monkeypatch, tile):
-    monkeypatch.setattr(conv, "tile_for", lambda *_: conv.Tile(*tile))
+    monkeypatch.setattr(conv, "tile_for", lambda *_, **__: conv.Tile(*tile))
     got, wanted = both(Exact(4), *layer(4, 1, 4, 64, 128, 3))
     assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize("length", [4, 8])
+@pytest.mark.parametrize("steps", [1, 8, 9, 12, 16, 17])
+def test_runs_follow_each_other(conv, monkeypatch, steps, length):
+    monkeypatch.setattr(conv, "RUN", length)
+    for rho in range(min(steps, 8) + 1):
+        parts = [range(steps)[part] for part in conv.runs(steps, rho)]
+        assert [t for part in parts for t in part] == list(range(steps))
+        assert rho <= len(parts[0])
+        assert all(0 < len(part) <= 8 for part in parts)
+        assert len(parts) == 1 if steps <= 8 else len(set(map(len, parts[1:-1]))) <= 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "rho", "length"), [(9, 1, 4), (9, 8, 8), (12, 4, 8), (16, 8, 4), (16, 4, 8), (17, 4, 4), (17, 1, 8)]
+)
+@pytest.mark.parametrize("name", ["light", "cos", "even"])
+def test_potentials_go_from_run_to_run(conv, monkeypatch, name, steps, rho, length):
+    monkeypatch.setattr(conv, "RUN", length)
+    got, wanted = both(POLICIES[name](rho), *layer(steps, 1, 3, 9, 7, 3))
+    assert torch.equal(got, wanted)
+    assert 0.05 < got.mean() < 0.95
+
+
+@pytest.mark.parametrize(("steps", "length"), [(9, 4), (16, 8)])
+def test_long_runs_with_all_that_a_layer_may_have(conv, monkeypatch, steps, length):
+    monkeypatch.setattr(conv, "RUN", length)
+    spikes, synapses = layer(steps, 2, 5, 17, 19, 3, stride=2, most=4)
+    draw = torch.Generator().manual_seed(0)
+    bias = (torch.randn(19, generator=draw) * 0.3).to(DEVICE)
+    beside = torch.randint(-1, 2, (steps, 2, 19, 3, 4), generator=draw).to(DEVICE, torch.int8)
+    extra = {"beside": beside, "gain": number(0.37), "bias": bias}
+    got, wanted = both(Exact(4), spikes, synapses, 0.9, **extra)
+    assert torch.equal(got, wanted)
+    extra["beside"] = beside[:, :, :, :2]
+    pooled, wanted = both(Shift(4), spikes[:, :, :, :4, :7], synapses, 0.9, pool=True, dtype=torch.float32, **extra)
+    assert torch.equal(pooled, wanted)
+    assert pooled.max() == 4
+    tokens = spikes.flatten(3).transpose(2, 3)[:, :, :6]
+    got, wanted = both(Exact(8), tokens, Synapses(synapses.weight[:, :1, :1], synapses.scale), bias=bias)
+    assert got.shape == (steps, 2, 6, 19)
+    assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize("linear", [False, True])
+def test_a_run_can_be_continued(linear):
+    spikes, synapses = layer(15, 2, 3, 9, 7, 1)
+    spikes = spikes[..., 0, 0] if linear else spikes
+    whole, v = fused.run(Product(spikes, synapses), 1.0, policy=Exact(4), keep=True)
+    first, between = fused.run(Product(spikes[:5], synapses), 1.0, policy=Exact(4), keep=True)
+    rest, v_end = fused.run(Product(spikes[5:], synapses), 1.0, v0=between, keep=True)
+    assert torch.equal(torch.cat([first, rest]), whole)
+    assert torch.equal(v_end, v)
 
 
 def test_what_does_not_fit_is_refused(conv):
     spikes, synapses = layer(9, 1, 2, 4, 4, 3)
     spikes, theta = spikes.permute(0, 1, 3, 4, 2), number(1.0)
     others = (synapses.weight, synapses.scale, theta, "shift-keep", 4)
-    with pytest.raises(ValueError, match="1 to 8 steps"):
-        conv.conv_and_fire(spikes, *others)
+    with pytest.raises(ValueError, match="at most 8 steps: got rho=9"):
+        conv.conv_and_fire(spikes, *others[:-1], 9)
+    with pytest.raises(ValueError, match='go with the rule "given"'):
+        conv.conv_and_fire(spikes, *others[:3], "given", 0)
     with pytest.raises(TypeError, match="must be int8"):
         conv.conv_and_fire(spikes[:4].bfloat16(), *others)
     with pytest.raises(ValueError, match="k odd"):

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from offspike import ops
+from offspike import fused, ops
+from offspike.fused import Drive, Product, Synapses
+from offspike.initial import Exact, Shift
 from offspike.ops import reference
 from test_kernels import DEVICE, operands, phased, same, specified
 
@@ -41,6 +43,12 @@ RULES = [
     ("shift-keep", 9, 4, {"beside": True, "bias": 5, "keep": False}),
     ("exact-even", 6, 4, {"steps": 6}),  # one current, held
 ]
+# T, policy, outputs, stride, pooled, with a shortcut, v kept: a product in one run, and in several that hand v on
+PRODUCTS = [
+    (2, Exact(2), 8, 1, False, False, False),
+    (9, Exact(4), 7, 2, False, True, True),
+    (11, Shift(8), 17, 1, True, True, False),
+]
 POOLED = [("exact-even", 4, 4), ("exact-even", 1, 1), ("shift-keep", 11, 4), ("exact-near", 9, 9)]
 
 
@@ -66,7 +74,7 @@ class Bands:
         """Results are made in guarded memory too."""
         real = torch.empty
 
-        def empty(shape, *, dtype, device):
+        def empty(shape, *, dtype=torch.float32, device):
             return self.around(real(shape, dtype=dtype, device=device), result=True)
 
         torch.empty = empty
@@ -137,16 +145,24 @@ def watched(gpu, monkeypatch):
     """Bands, and a look at each address where the interpreter runs."""
     bands = Bands(DEVICE)
     if DEVICE == "cpu":
+        conv = importlib.import_module("offspike.ops.conv")
         interpreter = importlib.import_module("triton.runtime.interpreter")
-        watch, real = Watch(interpreter._interpreter), gpu._launch
+        watch, real, convolve = Watch(interpreter._interpreter), gpu._launch, conv._launch
 
         def launch(kernel, size, *given, **options):
             watch.begin([x for x in given if isinstance(x, torch.Tensor) and x.numel()], bands.results())
             real(kernel, size, *given, **options)
             watch.end()
 
+        def launch_product(*given, **options):
+            # Results of this run stand last; the potentials that it starts from are a result of the run before.
+            watch.begin([x for x in given if x is not None], {x.data_ptr() for x in given[-2:] if x is not None})
+            convolve(*given, **options)
+            watch.end()
+
         monkeypatch.setattr(interpreter, "_interpreter", watch)
         monkeypatch.setattr(gpu, "_launch", launch)
+        monkeypatch.setattr(conv, "_launch", launch_product)
     return bands
 
 
@@ -196,6 +212,30 @@ def pooled_cases(gpu, bands, width, channels):
         yield rule, run_rule(gpu, bands, rule, rho, current, pairs[0][0], options)
 
 
+def run_product(bands, steps, policy, outputs, stride, pool, shortcut, keep):
+    draw = torch.Generator().manual_seed(steps)
+    spikes = torch.randint(0, 2, (steps, 2, 4, 6, 9), generator=draw).to(DEVICE, torch.int8)
+    weight = torch.randint(-128, 128, (outputs, 3, 3, 9), generator=draw).to(DEVICE, torch.int8)
+    scale, theta = torch.full((outputs,), 2.0**-8, device=DEVICE), torch.ones(1, device=DEVICE)
+    more = {"bias": torch.rand(outputs, generator=draw).to(DEVICE)}
+    if shortcut:
+        beside = torch.randint(0, 2, (steps, 2, 4 // stride, 6 // stride, outputs), generator=draw)
+        more |= {"beside": beside.to(DEVICE, torch.int8), "gain": torch.full((1,), 0.5, device=DEVICE)}
+    guarded = {name: bands.around(x) for name, x in more.items()}
+    if shortcut:
+        guarded["beside"], more["beside"] = (x["beside"].permute(0, 1, 4, 2, 3) for x in (guarded, more))
+    synapses = Synapses(bands.around(weight), bands.around(scale), stride)
+    given = Product(bands.around(spikes).permute(0, 1, 4, 2, 3), synapses, pool=pool, **guarded)
+    with bands.allocating():
+        got, v_end = fused.run(given, bands.around(theta), policy=policy, keep=keep)
+    current = reference.convolve(spikes, weight, scale, stride=stride).permute(0, 1, 4, 2, 3)
+    drive = Drive(current, steps, **more | {"bias": more["bias"].view(-1, 1, 1)}, unit=True)
+    wanted, v = fused.run(drive, theta, policy=policy, keep=True)
+    if pool:
+        wanted = wanted.unflatten(4, (-1, 2)).unflatten(3, (-1, 2)).sum((4, 6))
+    return (got.float(), v_end if keep else v), (wanted, v)
+
+
 @pytest.mark.parametrize("name", ["fire", "probe"])
 @pytest.mark.parametrize(("steps", "neurons"), SIZES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
@@ -219,6 +259,13 @@ def test_pooled_spikes_stay_within_their_operands(gpu, watched, width, channels)
     assert watched.intact()
 
 
+@pytest.mark.parametrize("case", PRODUCTS, ids=lambda case: f"{case[0]}-steps")
+def test_products_stay_within_their_operands(watched, case):
+    got, wanted = run_product(watched, *case)
+    assert same(got, wanted)
+    assert watched.intact()
+
+
 def test_operands_that_are_not_aligned(gpu, watched):
     watched.offset = 8
     for rule, (got, wanted) in rule_cases(gpu, watched, 1025):
@@ -232,6 +279,21 @@ def test_currents_that_are_not_contiguous(gpu):
         theta, v0 = torch.ones(1, device=DEVICE), torch.full((1,), 0.5, device=DEVICE)
         assert same(gpu.fire(current, theta, v0), reference.fire(current.contiguous(), theta, v0))
         assert same(gpu.probe(current, theta, v0), reference.probe(current.contiguous(), theta, v0))
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="a GPU shows no addresses")
+@pytest.mark.parametrize("place", [8, 9, 10], ids=["v0", "v_end", "out"])
+def test_the_watch_sees_a_product_that_goes_too_far(watched, place, monkeypatch):
+    conv = importlib.import_module("offspike.ops.conv")
+    launch = conv._launch
+
+    def wrong(*given, **options):
+        less = None if given[place] is None else given[place].flatten()[:-1]  # the kernel takes it for the whole
+        launch(*given[:place], less, *given[place + 1 :], **options)
+
+    monkeypatch.setattr(conv, "_launch", wrong)
+    with pytest.raises(Exception, match="outside of every operand"):
+        run_product(watched, *PRODUCTS[1])
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="a GPU shows no addresses")
@@ -257,6 +319,7 @@ def main():
             assert all(same(*pair) for pair in run_neuron(module, bands, name, steps, neurons, torch.float32))
     assert all(same(*pair) for _, pair in rule_cases(module, bands, 1025))
     assert all(same(*pair) for _, pair in pooled_cases(module, bands, 6, 5))
+    assert all(same(*run_product(bands, *case)) for case in PRODUCTS)
     assert bands.intact()
 
 

@@ -103,6 +103,34 @@ def test_the_spikes_are_those_of_exact32(name, build):
         assert torch.equal(snn(x, steps=2).cpu(), wanted[:2])
 
 
+@pytest.mark.parametrize(
+    ("build", "method", "steps"),
+    [
+        (pooled, osp.methods.cos(4), 12),
+        (residual, osp.methods.exact(8), 9),
+        (Odd, osp.methods.cos_light(4), 9),
+    ],
+    ids=["pooled", "residual", "odd"],
+)
+def test_a_long_time_is_exact32_too(build, method, steps):
+    ann, x = snapped(build)
+    wanted, spikes = heard(osp.convert(ann, method).cpu(), x.cpu(), steps)
+    snn = osp.convert(ann, method, example=x, precision="int8")
+    logits, others = heard(snn, x, steps)
+    assert torch.equal(logits.cpu(), wanted)
+    assert all(torch.equal(others[layer].cpu(), out) for layer, out in spikes.items())
+    if build is pooled:
+        assert torch.equal(snn(x, steps=steps).cpu(), wanted)
+
+
+@pytest.mark.parametrize(("build", "piece"), [(pooled, 9), (residual, 3)])
+def test_time_in_pieces(build, piece):
+    ann, x = snapped(build)
+    wanted = osp.convert(ann, METHODS["cos"]).cpu()(x.cpu(), steps=10)
+    snn = osp.convert(ann, METHODS["cos"], example=x, precision="int8")
+    assert torch.equal(snn(x, steps=10, piece=piece).cpu(), wanted)
+
+
 def test_most_products_are_part_of_a_kernel_and_spikes_are_bytes():
     ann, x = snapped(residual)
     snn = osp.convert(ann, METHODS["cos"], precision="int8")
@@ -151,8 +179,6 @@ def test_networks_that_are_not_of_this_kind_are_refused():
 def test_runs_that_the_kernel_cannot_do_are_refused(monkeypatch):
     ann, x = snapped(tiny)
     snn = osp.convert(ann, METHODS["cos"], example=x, precision="int8")
-    with pytest.raises(ValueError, match="all steps on chip, at most 8: got T = 9"):
-        snn(x, steps=9)
     first = snn.layers["1"]
     first.shift = torch.tensor(0.5)
     with pytest.raises(ValueError, match="1 is corrected"):

@@ -1,7 +1,7 @@
 """Policy and neuron in one operator: a layer's currents are read once, its spikes written once, as they are needed.
 
 The specification is the policy itself (`initial.py`), then the neuron (`ops/reference.py`); kernels return its bits.
-On a GPU a product in whole numbers can be part of the kernel too (``multiply_and_fire``): no current is written at all.
+On a GPU a product in whole numbers can be part of the kernel too (``Product``): no current is written at all.
 """
 
 import functools
@@ -15,7 +15,7 @@ from torch import Tensor
 from offspike import ops
 from offspike.initial import Constant, Exact, Policy, Residual, Shift, phases
 
-__all__ = ["LISTENING", "Drive", "Synapses", "calibrate_and_fire", "multiply_and_fire", "run"]
+__all__ = ["LISTENING", "Drive", "Product", "Synapses", "calibrate_and_fire", "run"]
 
 LISTENING = (Residual, Shift, Exact)  # the policies that the fused operators know
 
@@ -60,6 +60,33 @@ class Drive:
         return out.to(self.dtype or self.current.dtype)
 
 
+@dataclass(frozen=True)
+class Synapses:
+    """A convolution or linear layer in whole numbers: ``weight [O, k, k, C]``, int8, each row times ``scale [O]``."""
+
+    weight: Tensor
+    scale: Tensor
+    stride: int = 1
+
+
+@dataclass(frozen=True)
+class Product:
+    """A drive in whole numbers that neurons make themselves: ``I(t) = scale·Σ w·s(t) + gain·beside(t) + bias``.
+
+    ``spikes`` are whole numbers, int8: images ``[T, B, C, H, W]``, or ``[T, B, C]`` and ``[T, B, N, C]`` for a
+    linear layer; what comes out is laid out alike, and so is ``beside``. ``bias`` is ``[O]``; θ and ``gain`` are one
+    number each. Spikes leave as 0 and 1 in ``dtype``; ``pool`` counts them over windows of 2x2.
+    """
+
+    spikes: Tensor
+    synapses: Synapses
+    beside: Tensor | None = None
+    gain: Tensor | None = None
+    bias: Tensor | None = None
+    dtype: torch.dtype = torch.int8
+    pool: bool = False
+
+
 def calibrate_and_fire(policy: Policy, current: Tensor, theta: Tensor | float) -> tuple[Tensor, Tensor]:
     """``fire(current, theta, policy(current, theta))``, in one kernel for the policies that listen."""
     if not isinstance(policy, LISTENING):
@@ -70,7 +97,7 @@ def calibrate_and_fire(policy: Policy, current: Tensor, theta: Tensor | float) -
 
 
 def run(
-    drive: Drive,
+    drive: Drive | Product,
     theta: Tensor | float,
     *,
     policy: Policy | None = None,
@@ -78,6 +105,8 @@ def run(
     keep: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """The spikes of IF neurons that start where ``policy`` says, or at ``v0``; also v(T) if it is to be kept."""
+    if isinstance(drive, Product):
+        return _multiply_and_fire(drive, theta, policy=policy, v0=v0, keep=keep)
     if isinstance(policy, Constant):
         v0 = torch.as_tensor(theta, dtype=ops.state_dtype(drive.current), device=drive.current.device) * policy.fraction
     elif policy is not None and not isinstance(policy, LISTENING):
@@ -109,50 +138,32 @@ def run(
     return flat.restore(out, halved=drive.pool), flat.restore(v_end) if keep else None
 
 
-@dataclass(frozen=True)
-class Synapses:
-    """A convolution or linear layer in whole numbers: ``weight [O, k, k, C]``, int8, each row times ``scale [O]``."""
-
-    weight: Tensor
-    scale: Tensor
-    stride: int = 1
-
-
-def multiply_and_fire(
-    spikes: Tensor,
-    synapses: Synapses,
-    theta: Tensor,
-    *,
-    policy: Policy,
-    beside: Tensor | None = None,
-    gain: Tensor | None = None,
-    bias: Tensor | None = None,
-    dtype: torch.dtype = torch.int8,
-    pool: bool = False,
-) -> Tensor:
-    """The spikes of neurons that get ``scale·Σ w·s + gain·beside + bias``, in one kernel (T <= 8, on a GPU).
-
-    ``spikes`` are whole numbers, int8: images ``[T, B, C, H, W]``, or ``[T, B, C]`` and ``[T, B, N, C]`` for a
-    linear layer; what comes out is laid out alike, and so is ``beside``. ``bias`` is ``[O]``; θ and ``gain`` are one
-    number each. Spikes leave as 0 and 1 in ``dtype``; ``pool`` counts them over windows of 2x2.
-    """
+def _multiply_and_fire(
+    product: Product, theta: Tensor | float, *, policy: Policy | None, v0: Tensor | None, keep: bool
+) -> tuple[Tensor, Tensor | None]:
+    """``run`` for a product: one kernel, on a GPU."""
     from offspike.ops import conv
 
-    image, outputs = spikes.ndim == 5, len(synapses.weight)
-    seen = _channels_last(spikes)
-    size = [(length - 1) // synapses.stride + 1 for length in seen.shape[2:4]]
-    rule = _rule(policy)
-    phase = None
+    spikes, synapses, outputs = product.spikes, product.synapses, len(product.synapses.weight)
+    image, seen = spikes.ndim == 5, _channels_last(spikes)
+    rule, phase = _rule(policy) if v0 is None else _GIVEN, None
     if rule["rule"] == "exact-even":
         # A neuron's phase is that of its place in the caller's axes; the kernel reads pixels, then channels.
+        size = [(length - 1) // synapses.stride + 1 for length in seen.shape[2:4]]
         shape, inverse = ((1, outputs, *size), (0, 3, 1, 2)) if image else ((1, *size, outputs), (0, 1, 2, 3))
         phase = _kept_phases(shape, inverse, spikes.device)
-    out = conv.conv_and_fire(
-        seen, synapses.weight, synapses.scale, theta.float().reshape(1), **rule, stride=synapses.stride,
-        beside=None if beside is None else _channels_last(beside), gain=gain, bias=bias, phase=phase, dtype=dtype,
-        pool=pool,
+    out, v_end = conv.conv_and_fire(
+        seen, synapses.weight, synapses.scale,
+        torch.as_tensor(theta, dtype=torch.float32, device=spikes.device).flatten()[:1], **rule,
+        stride=synapses.stride, v0=None if v0 is None else _channels_last(v0[None])[0],
+        beside=None if product.beside is None else _channels_last(product.beside), gain=product.gain,
+        bias=product.bias, phase=phase, dtype=product.dtype, pool=product.pool, keep=keep,
     )  # fmt: skip
-    return out.permute(0, 1, 4, 2, 3) if image else out.view(*spikes.shape[:-1], outputs)
+
+    def laid(x: Tensor) -> Tensor:
+        return x.movedim(-1, -3) if image else x.reshape(*x.shape[:-3], *spikes.shape[2:-1], outputs)
+
+    return laid(out), None if v_end is None else laid(v_end)
 
 
 def _channels_last(x: Tensor) -> Tensor:

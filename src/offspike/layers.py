@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from offspike.clock import active_clock
-from offspike.fused import Drive
+from offspike.fused import Drive, Product
 from offspike.leaves import register_leaf
 from offspike.methods import Method
 
@@ -45,7 +45,7 @@ class SpikingLayer(nn.Module):
         current = self.unfold(current)
         return self.fire(Drive(current[:1] if self.steady else current, clock.steps))
 
-    def fire(self, drive: Drive) -> Tensor:
+    def fire(self, drive: Drive | Product) -> Tensor:
         """What the layer sends, ``[T·B, …]``, in this pass."""
         return self.send(active_clock().phase.fire(self, drive))
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from offspike import fused
 from offspike.clock import Phase, active_clock
 from offspike.equations import desired_count
-from offspike.fused import Drive
+from offspike.fused import Drive, Product
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
 from offspike.neurons import IF
@@ -31,9 +31,9 @@ class Layerwise:
 
     final: ClassVar[bool] = True
 
-    def fire(self, layer: SpikingLayer, drive: Drive) -> Tensor:
-        """Policy and neuron, fused where the neuron is the plain one."""
-        if layer.neuron == IF() and layer.start is None:
+    def fire(self, layer: SpikingLayer, drive: Drive | Product) -> Tensor:
+        """Policy and neuron, fused where the neuron is the plain one (it is for every product)."""
+        if isinstance(drive, Product) or (layer.neuron == IF() and layer.start is None):
             return _kept(layer, *fused.run(drive, layer.theta, policy=layer.policy, keep=_continues()))
         current = drive.total()
         return _send(layer, drive, current, layer.begin(current))
@@ -62,9 +62,9 @@ class Start:
     def __init__(self, starts: dict[SpikingLayer, Tensor]) -> None:
         self.starts = starts
 
-    def fire(self, layer: SpikingLayer, drive: Drive) -> Tensor:
+    def fire(self, layer: SpikingLayer, drive: Drive | Product) -> Tensor:
         """Calibrated spikes."""
-        if layer.neuron == IF():
+        if isinstance(drive, Product) or layer.neuron == IF():
             return _kept(layer, *fused.run(drive, layer.theta, v0=self.starts[layer], keep=_continues()))
         return _send(layer, drive, drive.total(), self.starts[layer])
 

@@ -31,7 +31,7 @@ from offspike.fast.precision import Precision, in_float32
 from offspike.fast.products import product
 from offspike.fast.reading import Reading
 from offspike.fast.whole import Join, Whole, surveyed
-from offspike.fused import Drive, multiply_and_fire
+from offspike.fused import Drive, Product
 from offspike.graph import FUNCTIONS, Graph, Node, Ref, map_values
 from offspike.layers import SpikingLayer
 
@@ -172,19 +172,18 @@ class Plan:
         assert self.whole is not None
         synapses, name = self.whole.synapses(join), join.product.refs[0]
         bias = self._bias(layer, [part for part in self.reading.parts(node) if part is not None])
-        theta = layer.theta.flatten()[:1].clone()  # all of them are 1
-        gain = self.whole.gain(join).to(theta)
+        gain = self.whole.gain(join).to(layer.theta)
         dtype = torch.int8 if self._narrow(node) else torch.float32
 
         def step(values: Values) -> Tensor:
             clock = active_clock()
             whole = join.pool is not None and clock.heard is None
-            spikes = multiply_and_fire(
-                clock.unfold(values[name]).to(torch.int8), synapses, theta, policy=layer.policy,
-                beside=None if join.beside is None else clock.unfold(values[join.beside]), gain=gain,
-                bias=None if bias is None else bias.flatten(), dtype=dtype, pool=whole,
+            drive = Product(
+                clock.unfold(values[name]).to(torch.int8), synapses, gain=gain, dtype=dtype, pool=whole,
+                beside=None if join.beside is None else clock.unfold(values[join.beside]),
+                bias=None if bias is None else bias.flatten(),
             )  # fmt: skip
-            out = layer.send(spikes)
+            out = layer.fire(drive)
             return out if whole or join.pool is None else _counted(out)
 
         return step

@@ -2,7 +2,7 @@
 
 A survey of the network (`arithmetic.bounds`) says which values are small whole numbers, and that all sums are exact:
 so they are the same in whole numbers, in TF32 and in float32. Where a convolution or linear layer takes such values
-and only neurons take its result, the kernel of `fused.multiply_and_fire` does both, and spikes travel as int8. What it
+and only neurons take its result, the kernel of a `fused.Product` does both, and spikes travel as int8. What it
 does not know (the image, odd convolutions, logits) runs as in ``"tf32"``.
 """
 
@@ -186,13 +186,13 @@ def _check_layer(name: str, layer: SpikingLayer) -> None:
         raise ValueError(f'precision="int8": the threshold of {name} is not 1, so it is not in fixed point; {SNAP}')
 
 
-def check_run(method: Method, steps: int, device: torch.device) -> None:
+def check_run(method: Method, device: torch.device) -> None:
     """Refuse a run that the kernel cannot do."""
     if method.schedule != "layerwise":
         raise ValueError('precision="int8" calibrates layer by layer: the causal schedule needs another precision')
-    if max(steps, method.rho) > LONGEST:
+    if method.rho > LONGEST:
         raise ValueError(
-            f'precision="int8" keeps all steps on chip, at most {LONGEST}: got T = {steps}, rho = {method.rho}; '
+            f'precision="int8" keeps the steps that are heard on chip, at most {LONGEST}: got rho = {method.rho}; '
             'take precision="tf32", which is as exact'
         )
     if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":

@@ -17,7 +17,7 @@ from offspike.ops import reference
 __all__ = ["LONGEST", "Flat", "backend", "check_listening", "fire", "fire_signed", "flatten", "probe", "state_dtype"]
 
 CURRENT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-LONGEST = 8  # steps that a product and its neurons keep on chip (`conv.py`): the sums of more do not fit the registers
+LONGEST = 8  # steps that a product and its neurons keep on chip at once (`conv.py`): sums of more do not fit registers
 
 
 def fire(current: Tensor, theta: Tensor | float, v0: Tensor | float) -> tuple[Tensor, Tensor]:

@@ -1,11 +1,13 @@
-"""A convolution in whole numbers and its neurons in one GPU kernel (Triton), for T <= 8: currents never reach memory.
+"""A convolution in whole numbers and its neurons in one GPU kernel (Triton): currents never reach memory.
 
+The sums of up to 8 steps stay in registers; a longer T is cut into runs, and only potentials go from one to the next.
 This is the launcher; `synapse.py` holds what runs on the device. It returns the bits of ``reference.convolve`` followed
 by policy and neuron. Import this module on first use only; with ``TRITON_INTERPRET=1`` in the environment at that
 moment the kernel runs on CPU tensors, slowly.
 """
 
 import functools
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +16,11 @@ from torch import Tensor
 
 from offspike.ops import LONGEST, check_listening, synapse
 
-__all__ = ["Tile", "conv_and_fire", "tile_for"]
+__all__ = ["Tile", "conv_and_fire", "runs", "tile_for"]
+
+# Steps of a run where T is more than LONGEST. The sums of 4 leave room for a tile twice as wide as those of 8: a step
+# then takes less time, but potentials are written and read more often.
+RUN = 4
 
 
 class Tile(NamedTuple):
@@ -36,13 +42,25 @@ class Tile(NamedTuple):
         return int(self.stages * self.depth * (rows + self.channels))
 
 
-def tile_for(steps: int, outputs: int, channels: int, rule: str) -> Tile:
-    """The fastest on an H200 (`benchmarks/fused_conv.py`), no wider than the layer as far as tensor cores allow."""
+def tile_for(steps: int, outputs: int, channels: int, rule: str, *, carried: bool = False) -> Tile:
+    """The fastest on an H200 (`benchmarks/fused_conv.py`), no wider than the layer as far as tensor cores allow.
+
+    ``carried``: potentials are read or written. They come in slices of 8 channels, which lie over the threads as sums
+    do; with wider ones Triton moves all sums through shared memory to where it has read the potentials.
+    """
     warps, most = (4, 128) if steps <= 4 else (8 if outputs > 64 else 4, 64)
     wide = min(most, max(16, triton.next_power_of_2(outputs)))
     depth = min(128, max(32, triton.next_power_of_2(channels)))
-    parts = 8 if rule == "exact-even" else 4  # its tables need more registers
+    parts = wide // 8 if carried else 8 if rule == "exact-even" else 4  # its tables need more registers
     return Tile(warps, wide, depth, 3, min(parts, wide // 8))
+
+
+def runs(steps: int, rho: int) -> list[slice]:
+    """The steps of each launch: all if they fit on chip, else RUN at a time. The first holds the ρ that are heard."""
+    if steps <= LONGEST:
+        return [slice(0, steps)]
+    ends = [0, *range(RUN if rho <= RUN else LONGEST, steps, RUN), steps]
+    return [slice(*pair) for pair in pairwise(ends)]
 
 
 def conv_and_fire(
@@ -56,49 +74,70 @@ def conv_and_fire(
     iterations: int = 1,
     eps: float = 2.0**-10,
     stride: int = 1,
+    v0: Tensor | None = None,
     beside: Tensor | None = None,
     gain: Tensor | None = None,
     bias: Tensor | None = None,
     phase: Tensor | None = None,
     dtype: torch.dtype = torch.int8,
     pool: bool = False,
-) -> Tensor:
-    """Spikes ``[T, B, H', W', O]`` of IF neurons that listen to ρ <= T <= 8 steps and start by ``rule`` (`fused.py`).
+    keep: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Spikes ``[T, B, H', W', O]`` of IF neurons that listen to ρ <= 8 of T steps and start by ``rule`` (`fused.py`).
 
     ``spikes [T, B, H, W, C]`` and ``weight [O, k, k, C]`` are whole numbers, int8; k is odd, and images are padded by
     k // 2. ``I(t) = scale·Σ + gain·beside(t) + bias``, in float32: ``scale`` and ``bias`` are ``[O]``, ``gain`` and
     ``theta`` one number, ``beside`` is like the output; ``phase [H'·W'·O]`` is for ``"exact-even"``. Spikes leave as 0
-    and 1 in ``dtype``; ``pool`` counts them over windows of 2x2, 0 to 4.
+    and 1 in ``dtype``; ``pool`` counts them over windows of 2x2, 0 to 4. With the rule ``"given"`` neurons start at
+    ``v0 [B, H', W', O]``, float32; v(T) comes back alike if it is to be kept.
     """
-    steps, batch, height, width, channels = spikes.shape
-    outputs, kernel = weight.shape[:2]
-    _check(spikes, weight, rule, phase)
-    check_listening(rho, steps)
+    steps, batch, height, width, _ = spikes.shape
+    _check(spikes, weight, rule, rho, phase, v0)
     rows, columns = ((size - 1) // stride + 1 for size in (height, width))
     if pool and (rows % 2 or columns % 2):
         raise ValueError(f"windows of 2x2 do not fit {rows}x{columns} pixels")
     sizes = (rows // 2, columns // 2) if pool else (rows, columns)
-    out = torch.empty((steps, batch, *sizes, outputs), dtype=dtype, device=spikes.device)
-    if out.numel() == 0:
-        return out
-    tile = tile_for(steps, outputs, channels, rule)
+    out = torch.empty((steps, batch, *sizes, len(weight)), dtype=dtype, device=spikes.device)
+    v = v0
+    for part in runs(steps, rho):
+        after = None
+        if keep or part.stop < steps:
+            after = torch.empty((batch, rows, columns, len(weight)), dtype=torch.float32, device=spikes.device)
+        aside = None if beside is None else beside[part]
+        _launch(
+            spikes[part], weight, scale, aside, gain, bias, phase, theta, v, after, out[part],
+            rows=rows, columns=columns, stride=stride, pool=pool, rule=rule, rho=rho, iterations=iterations, eps=eps,
+        )  # fmt: skip
+        v, rule, rho, iterations, eps, phase = after, "given", 0, 1, 0.0, None
+    return out, v if keep else None
+
+
+def _launch(
+    spikes: Tensor, weight: Tensor, *others: Tensor | None, rows: int, columns: int, stride: int, pool: bool,
+    rule: str, rho: int, iterations: int, eps: float,
+) -> None:  # fmt: skip
+    """One run, with the operands of the kernel in its order: … v0, v_end, out."""
+    steps, batch, height, width, channels = spikes.shape
+    outputs, kernel = weight.shape[:2]
+    if batch * rows * columns * outputs == 0:
+        return
+    carried = any(v is not None for v in others[-3:-1])
+    tile = tile_for(steps, outputs, channels, rule, carried=carried)
     while spikes.is_cuda and tile.stages > 1 and tile.bytes(steps) > _shared_memory(spikes.device):
         tile = tile._replace(stages=tile.stages - 1)
     name, _, variant = rule.partition("-")
     pixels = tile.pixels(steps)
     constants: dict[str, Any] = {
         "T": steps, "RHO": rho, "SLOTS": triton.next_power_of_2(steps), "KERNEL": kernel, "STRIDE": stride,
-        "NAME": name, "VARIANT": variant, "ITERATIONS": iterations, "EPS": eps, "SHARE": 1 / rho,
+        "NAME": name, "VARIANT": variant, "ITERATIONS": iterations, "EPS": eps, "SHARE": 1 / max(rho, 1),
         "FULL": outputs % tile.channels == 0 and channels % tile.depth == 0,
         "POOL": pool, "M": pixels, "N": tile.channels, "K": tile.depth, "PARTS": tile.parts,
         "num_warps": tile.warps, "num_stages": tile.stages, "enable_fp_fusion": False,
     }  # fmt: skip
-    given = (spikes, weight, scale, beside, gain, bias, phase, theta, out)
-    operands = [None if x is None else x.contiguous() for x in given]
+    operands = [None if x is None else x.contiguous() for x in (spikes, weight, *others)]
     grid = (triton.cdiv(batch * rows * columns, pixels) * triton.cdiv(outputs, tile.channels),)
     with torch.cuda.device_of(spikes):  # type: ignore[no-untyped-call]
         synapse.conv_and_fire[grid](*operands, batch, height, width, channels, rows, columns, outputs, **constants)
-    return out
 
 
 @functools.lru_cache
@@ -108,12 +147,17 @@ def _shared_memory(device: torch.device) -> int:
     return found
 
 
-def _check(spikes: Tensor, weight: Tensor, rule: str, phase: Tensor | None) -> None:
-    if not 1 <= len(spikes) <= LONGEST:
-        raise ValueError(f"this kernel keeps 1 to {LONGEST} steps on chip, got {len(spikes)}")
+def _check(
+    spikes: Tensor, weight: Tensor, rule: str, rho: int, phase: Tensor | None, v0: Tensor | None
+) -> None:  # fmt: skip
+    if rho > LONGEST:
+        raise ValueError(f"this kernel keeps what is heard on chip, at most {LONGEST} steps: got rho={rho}")
+    check_listening(max(rho, 1), len(spikes))
     if weight.dtype != torch.int8 or spikes.dtype != torch.int8:
         raise TypeError(f"weights and spikes must be int8, got {weight.dtype} and {spikes.dtype}")
     if weight.shape[1] != weight.shape[2] or weight.shape[1] % 2 == 0 or weight.shape[3] != spikes.shape[4]:
         raise ValueError(f"weights must be [O, k, k, {spikes.shape[4]}] with k odd, got {tuple(weight.shape)}")
     if (rule == "exact-even") != (phase is not None):
         raise ValueError('phases go with the rule "exact-even", and only with it')
+    if (rule == "given") != (v0 is not None):
+        raise ValueError('potentials to start from go with the rule "given", and only with it')

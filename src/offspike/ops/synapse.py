@@ -4,7 +4,8 @@ An implicit matrix product of whole numbers, 8 bits each, summed in 32. A progra
 output; the rows of its matrix are these pixels at all T steps, so that a weight is read once for T steps and the
 currents never leave the registers. Rows are ordered such that a thread holds all steps of its neurons (see
 `_step_and_pixel`): taking them apart moves no data. Then the neurons listen, start and fire as in `scan.py`, PARTS
-slices of the channels one after the other, because tables and potentials need registers too.
+slices of the channels one after the other, because tables and potentials need registers too. A longer run is several
+launches, which hand the potentials on.
 """
 
 import triton
@@ -19,7 +20,7 @@ __all__ = ["conv_and_fire"]
 # One kernel for images of any size: how they divide is of no use, how channels do is.
 @triton.jit(do_not_specialize=["batch", "height", "width", "rows", "columns"])
 def conv_and_fire(
-    spikes, weight, scale, beside, gain, bias, phase, theta, out,
+    spikes, weight, scale, beside, gain, bias, phase, theta, v0, v_end, out,
     batch, height, width, channels, rows, columns, outputs,
     T: tl.constexpr, RHO: tl.constexpr, SLOTS: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr,
     NAME: tl.constexpr, VARIANT: tl.constexpr, ITERATIONS: tl.constexpr, EPS: tl.constexpr, SHARE: tl.constexpr,
@@ -28,6 +29,7 @@ def conv_and_fire(
     """``spikes [T, B, H, W, C]``, ``weight [O, k, k, C]`` -> ``out [T, B, H', W', O]``; FULL: N divides O, K divides C.
 
     SLOTS is the power of two that T fits in. POOL: four pixels in turn are a window of 2x2, whose spikes are counted.
+    Neurons listen, or start at ``v0``; ``v_end`` gets v(T). Both are ``[B, H', W', O]``, or None and cost nothing.
     """
     tiles, pixels = (outputs + N - 1) // N, batch * rows * columns
     here = tl.program_id(0) // tiles * M  # programs that follow each other share pixels, which stay in the cache
@@ -49,13 +51,19 @@ def conv_and_fire(
         for t in tl.static_range(T):
             total = pieces[t * PARTS + part]
             held += (_current(total, scale, beside, gain, bias, at + t * size, o, inside, outputs),)
-        u = None
-        if phase is not None:
-            u = tl.load(phase + (y * columns + x)[:, None] * outputs + o[None, :], mask=inside, other=0.0)
-        v = chosen(
-            held, None, None, None, None, inside, each, 0, u, NAME, VARIANT, RHO, ITERATIONS, EPS, SHARE, RHO, False
-        )  # fmt: skip
-        codes += (_fired(held, each, v, T, 4 if POOL else 1),)
+        if v0 is not None:
+            v = tl.load(v0 + at, mask=inside, other=0.0)
+        else:
+            u = None
+            if phase is not None:
+                u = tl.load(phase + (y * columns + x)[:, None] * outputs + o[None, :], mask=inside, other=0.0)
+            v = chosen(
+                held, None, None, None, None, inside, each, 0, u, NAME, VARIANT, RHO, ITERATIONS, EPS, SHARE, RHO, False
+            )  # fmt: skip
+        code, v = _fired(held, each, v, T, 4 if POOL else 1)
+        codes += (code,)
+        if v_end is not None:
+            tl.store(v_end + at, v, mask=inside)
     _write(_together(codes, M, N, PARTS), out, here, start, pixels, outputs, size, T, POOL, M, N)
 
 
@@ -138,6 +146,8 @@ def _apart(sums, SLOTS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PARTS: t
         pieces = _halved(pieces, M, N // 2, False, SLOTS * 2)
     if PARTS > 4:
         pieces = _halved(pieces, M, N // 4, False, SLOTS * 4)
+    if PARTS > 8:
+        pieces = _halved(pieces, M, N // 8, False, SLOTS * 8)
     return pieces
 
 
@@ -167,17 +177,19 @@ def _current(total, scale, beside, gain, bias, at, o, inside, outputs):
 
 @triton.jit
 def _fired(held, theta, v, T: tl.constexpr, BITS: tl.constexpr):
-    """All spikes of a neuron as one number, BITS for each step."""
+    """All spikes of a neuron as one number, BITS for each step; v(T)."""
     code = tl.full(v.shape, 0, tl.int32)
     for t in tl.static_range(T):
         s, v = step(held[t], theta, v)
         code = code | (s.to(tl.int32) << (t * BITS))
-    return code
+    return code, v
 
 
 @triton.jit
 def _together(codes, M: tl.constexpr, N: tl.constexpr, PARTS: tl.constexpr):
     """The slices of the channels side by side again, ``[M, N]``: whole rows are written faster."""
+    if PARTS > 8:
+        codes = _joined(codes, M, N // 8, 8)
     if PARTS > 4:
         codes = _joined(codes, M, N // 4, 4)
     if PARTS > 2:
