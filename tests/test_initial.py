@@ -72,7 +72,26 @@ def spread_by_tables(current, theta, u, *, eps=2.0**-10):
         many = sum((least < high).to(low.dtype) for least in table[1 : t + 1])
         goal = torch.minimum(torch.maximum((count * t * (1 / rho) + u).floor(), few), many)
         low, high = torch.maximum(low, pick(table, goal)), torch.minimum(high, pick(table, goal + 1))
-    return torch.minimum(torch.maximum(u * theta, low), high - torch.minimum(theta * eps, (high - low) / 2))
+    margin = torch.minimum(theta * eps, (high - low) / 2)
+    return torch.minimum(torch.maximum(u * theta, low + margin), high - margin)
+
+
+@pytest.mark.parametrize("rho", [1, 2, 4, 8])
+@pytest.mark.parametrize("place", ["even", "first", "near"])
+def test_rounding_tips_no_spike_of_the_count_and_of_even_no_spike_at_all_where_there_is_room(rho, place):
+    draw = torch.Generator().manual_seed(rho)
+    current = torch.randn(rho, 4000, generator=draw, dtype=torch.float64) + 0.3
+    margin = 2.0**-10
+    v0 = Exact(rho, place, eps=margin)(current, 1.0)
+
+    def changed(by):
+        moved, still = (ops.fire(current, 1.0, start)[0] for start in (v0 + by, v0))
+        return (moved != still).any(0) if place == "even" else moved.sum(0) != still.sum(0)
+
+    near = changed(0.9 * margin) | changed(-0.9 * margin)
+    narrow = changed(2 * margin) & changed(-2 * margin)  # what fires alike is less than two margins wide
+    assert not (near & ~narrow).any()
+    assert narrow.double().mean() < 0.05
 
 
 @pytest.mark.parametrize("rho", [1, 2, 3, 4, 8, 16])

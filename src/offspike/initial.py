@@ -188,8 +188,8 @@ class Exact:
             divided = (low < edge) & (edge < high)
             n = torch.where((edge <= low) | (divided & wanted), n + 1, n)
             low, high = torch.where(divided & wanted, edge, low), torch.where(divided & ~wanted, edge, high)
-        inside = high - torch.minimum(theta * self.eps, (high - low) / 2)
-        return torch.minimum(torch.maximum(u * theta, low), inside)
+        margin = torch.minimum(theta * self.eps, (high - low) / 2)  # an edge that has cut is kept clear of, too
+        return torch.minimum(torch.maximum(u * theta, low + margin), high - margin)
 
 
 def phases(step: Tensor) -> Tensor:

@@ -204,7 +204,8 @@ def _spread(
         falls = where(wanted, high, where(fires, high, least(high, edge)))
         n = where(fires, more, where(edge < high, where(wanted, more, n), n))
         low, high = rises, falls
-    return least(most(u * theta, low), high - least(margin, (high - low) / 2.0))
+    margin = least(margin, (high - low) / 2.0)
+    return least(most(u * theta, low + margin), high - margin)
 
 
 def _pick(table: list[Expression], index: Expression, last: int) -> tuple[Expression, Expression]:

@@ -42,7 +42,8 @@ def _even(i1: Array, i2: Array, i3: Array, i4: Array, rho: int, theta: Array, u:
         more, low, high = _cut(c1 if rho > 1 else -inf, n * share + u[i], theta[i], one, low, high)
         more, low, high = _cut(c2 if rho > 2 else -inf, n * two * share + u[i], theta[i], more, low, high)
         more, low, high = _cut(c3 if rho > 3 else -inf, n * three * share + u[i], theta[i], more, low, high)
-        v0[i] = min(max(u[i] * theta[i], low), high - min(margin, (high - low) * half))
+        margin = min(margin, (high - low) * half)
+        v0[i] = min(max(u[i] * theta[i], low + margin), high - margin)
 
 
 @compiled

@@ -23,8 +23,8 @@ def exact(drive: Any, rho: int, theta: Array, u: Array, v0: Array, place: int, e
     if place == EVEN:
         _spread(drive, rho, theta, u, count, low, high, eps)
         for i in range(v0.size):
-            room = high[i] - min(theta[i] * eps, (high[i] - low[i]) * half)
-            v0[i] = min(max(u[i] * theta[i], low[i]), room)
+            margin = min(theta[i] * eps, (high[i] - low[i]) * half)
+            v0[i] = min(max(u[i] * theta[i], low[i] + margin), high[i] - margin)
         return
     first = row(drive, 0)
     for i in range(v0.size):

@@ -115,8 +115,8 @@ def spread(
                     beside += neurons
             total += i
             fired, low, high = _narrowed(total, theta, count * (t + 1), u, fired, low, high, SHARE)
-    room = high - tl.minimum(margin, (high - low) * 0.5)
-    return tl.minimum(tl.maximum(u * theta, low), room)
+    margin = tl.minimum(margin, (high - low) * 0.5)
+    return tl.minimum(tl.maximum(u * theta, low + margin), high - margin)
 
 
 @triton.jit
