@@ -67,6 +67,13 @@ def test_on_a_cpu_few_samples_show_how_many_fit(monkeypatch):
     assert parts == [(0, 16), (16, 66), (66, 100)]
 
 
+def test_on_a_cpu_no_more_samples_are_taken_than_its_cache_holds(monkeypatch):
+    monkeypatch.setattr(fit, "_available", lambda: 1 << 40)
+    wide = Fit(8, least=4, neurons={"small": 10, "large": 1 << 16})
+    assert taken(wide, 20, device=CPU) == [(0, 8, None), (8, 16, None), (16, 20, None)]  # 8 · 8 · 4 · 2¹⁶ bytes = 16 MB
+    assert taken(Fit(32, least=4, neurons={"layer": 1 << 20}), 2, device=CPU) == [(0, 1, None), (1, 2, None)]
+
+
 def test_a_report_does_not_depend_on_what_fits(monkeypatch, caplog):
     ann = dyadic(nn.Sequential(nn.Linear(6, 16), osp.QCFS(4), nn.Linear(16, 16), osp.QCFS(4), nn.Linear(16, 3)))
     x, y = dyadic_images(11, 6), torch.arange(11) % 3

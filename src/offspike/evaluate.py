@@ -127,6 +127,8 @@ class _Sums:
         axes = tuple(range(2, spikes.ndim))
         if spikes.dtype == torch.int8:  # 0 and 1
             each = spikes.sum(axes, dtype=torch.float32)
+        elif spikes.device.type == "cpu":  # where norms are not vectorised, and take as long as the whole network
+            each = spikes.sign().abs_().sum(axes, dtype=torch.float32)
         else:
             each = torch.linalg.vector_norm(spikes, 0, dim=axes, dtype=torch.float32)
         self.neurons[name] = spikes[0, 0].numel()

@@ -12,6 +12,7 @@ __all__ = ["Fit"]
 FIRST = 16  # samples, where nothing is known yet
 PIECE = 32  # steps at a time where not all fit: the membrane is then read and written once in so many
 COPIES = 5  # of the largest layer that live at once: currents, spikes, a shortcut, and room for the convolution
+CACHED = 16 << 20  # bytes of the largest layer's currents that a CPU's cache keeps for its neurons (benchmarks/parts.py)
 
 MACHINE, CONTAINER = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
@@ -22,7 +23,8 @@ class Fit:
     """Runs batches in parts, and time in pieces, that fit.
 
     A GPU says when its memory is used up: there the whole batch is tried first. A CPU's program is killed instead, so
-    there a few samples show how large the layers are (``neurons``, filled in while they run).
+    there a few samples show how large the layers are (``neurons``, filled in while they run), and no more are taken at
+    a time than its cache holds.
     """
 
     def __init__(self, steps: int, *, least: int, neurons: Mapping[str, int]) -> None:
@@ -46,10 +48,11 @@ class Fit:
             start = part.stop
 
     def _estimate(self) -> int:
-        """Samples at a time that fit into half of the memory there is."""
+        """Samples at a time that fit into half of the memory there is, and whose largest layer stays in the cache."""
         at_once = max(self.least, self.piece or self.steps)
-        sample = COPIES * max(self.neurons.values()) * at_once + sum(self.neurons.values())
-        return max(1, _available() // 2 // (4 * sample))
+        largest = 4 * max(self.neurons.values()) * at_once
+        sample = COPIES * largest + 4 * sum(self.neurons.values())
+        return max(1, min(_available() // 2 // sample, CACHED // largest))
 
     def _halve(self, samples: int) -> None:
         if torch.cuda.is_available():
