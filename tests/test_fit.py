@@ -102,7 +102,7 @@ torch.manual_seed(0)
 ann = osp.zoo.small(activation=osp.QCFS(levels=4)).eval()
 snn, data = osp.convert(ann, osp.methods.exact(4)), [(torch.rand(1000, 1, 8, 8), torch.arange(1000) % 10)]
 whole = osp.evaluate(snn, data, steps=32, reference=ann)
-fit._available = lambda: 1 << 40  # so it believes
+fit._available, fit.CACHED = lambda: 1 << 40, 1 << 40  # so it believes
 used = 4096 * int(open("/proc/self/statm").read().split()[0])
 resource.setrlimit(resource.RLIMIT_AS, (used + (90 << 20), used + (90 << 20)))
 print(osp.evaluate(snn, data, steps=32, reference=ann).to_dict() == whole.to_dict())

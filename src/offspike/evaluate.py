@@ -19,7 +19,7 @@ from offspike.graph import map_values, values_in
 from offspike.layers import SpikingLayer
 from offspike.network import SpikingNetwork
 from offspike.report import Report
-from offspike.schedules import Listen
+from offspike.schedules import Listen, shortest
 
 __all__ = ["Metric", "Progress", "Watch", "evaluate"]
 
@@ -55,7 +55,7 @@ def evaluate(
     report = Report.empty(snn.method, steps, list(snn.layers), reference=ann is not None)
     with torch.inference_mode(), _computing_in(snn, precision):
         sums = _Sums(snn, ann, metric, steps, watch)
-        fit = Fit(steps, least=max(1, snn.method.rho), neurons=sums.neurons)
+        fit = Fit(steps, least=shortest(snn.method, steps), neurons=sums.neurons)
         for x, labels in loader:
             inputs = [
                 value.to(sums.device, non_blocking=True) for value in (x if isinstance(x, tuple | list) else (x,))

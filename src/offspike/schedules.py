@@ -21,7 +21,7 @@ from offspike.layers import SpikingLayer
 from offspike.methods import Method
 from offspike.neurons import IF
 
-__all__ = ["Count", "run"]
+__all__ = ["Count", "run", "shortest"]
 
 Pass = Callable[[int, Phase, dict[Any, Tensor] | None], Any]  # whatever the model returns, over that many steps
 
@@ -86,10 +86,15 @@ class Count:
         return drive.write(count * (1 / layer.levels), layer.theta)
 
 
+def shortest(method: Method, steps: int) -> int:
+    """The fewest steps that can be run at a time: what a layer listens to, or all if neurons remember more than v."""
+    return max(1, method.rho) if isinstance(method.neuron, IF) else steps
+
+
 def run(method: Method, steps: int, one_pass: Pass, *, piece: int | None = None) -> list[Any]:
     """Run the passes that a method's schedule asks for; the outputs, piece by piece: ``steps`` or more in all.
 
-    ``piece`` is how many steps are run at a time; a layer that listens needs ρ of them in the first.
+    ``piece`` is how many steps are run at a time; the first has at least the ``shortest``.
     """
     carry: dict[Any, Tensor] = {}
     first: Phase = Layerwise()
@@ -98,9 +103,9 @@ def run(method: Method, steps: int, one_pass: Pass, *, piece: int | None = None)
         listen = Listen()
         one_pass(method.rho, listen, None)
         first, total = Start(listen.starts), steps
-    if piece is None or max(piece, method.rho) >= total or not isinstance(method.neuron, IF):
+    done = total if piece is None else max(piece, shortest(method, total))
+    if done >= total:
         return [one_pass(total, first, None)]
-    done = max(piece, method.rho)
     outputs = [one_pass(done, first, carry)]
     while done < total:
         outputs.append(one_pass(min(piece, total - done), Start(carry), carry))
