@@ -103,9 +103,9 @@ def run(method: Method, steps: int, one_pass: Pass, *, piece: int | None = None)
         listen = Listen()
         one_pass(method.rho, listen, None)
         first, total = Start(listen.starts), steps
-    done = total if piece is None else max(piece, shortest(method, total))
-    if done >= total:
+    if piece is None or max(piece, shortest(method, total)) >= total:
         return [one_pass(total, first, None)]
+    done = max(piece, method.rho)
     outputs = [one_pass(done, first, carry)]
     while done < total:
         outputs.append(one_pass(min(piece, total - done), Start(carry), carry))

@@ -38,7 +38,8 @@ def _one(module: Any, weight: Tensor, bias: Tensor | None, *, paired: bool, spik
     copy = deepcopy(module)
     copy.weight = nn.Parameter(weight, requires_grad=False)
     copy.bias = None if bias is None else nn.Parameter(bias.to(weight.dtype), requires_grad=False)
-    if spikes and events.possible(copy):
-        return events.Linear(copy)
+    sparse = events.by_event(copy) if spikes else None
+    if sparse is not None:
+        return sparse
     wide = pairs.widened(copy) if paired and weight.is_cuda and bias is None else None
     return copy if wide is None else lambda x: pairs.run(copy, wide, x)
