@@ -51,6 +51,7 @@ def options() -> argparse.Namespace:
     add("--weights", type=Path, help="of the ReLU network")
     add("--relu-epochs", type=int, help="no --weights: train a ReLU network of this kind, and stop there")
     add("--teacher", help="a packaged network or a file of ours (default: the ReLU network itself)")
+    add("--teacher-dtype", choices=("bfloat16", "float32"), default="float32", help="what the teacher answers in")
     add("--augment", default="crop,flip", help="comma-separated: crop,flip,autoaugment,cutout")
     add("--data", type=Path, required=True, help="the folder that holds cifar-10-batches-bin")
     add("--out", type=Path, required=True)
@@ -74,9 +75,10 @@ def options() -> argparse.Namespace:
 class Teacher(nn.Module):
     """A network of ours, which knows another mean and deviation, asked with the inputs of the one that learns."""
 
-    def __init__(self, network: nn.Module, preprocess: Preprocess) -> None:
+    def __init__(self, network: nn.Module, preprocess: Preprocess, dtype: torch.dtype) -> None:
         super().__init__()
-        self.network = network
+        self.network = network.to(dtype).to(memory_format=torch.channels_last)
+        self.dtype = dtype
         mean, std, own_mean, own_std = (
             torch.tensor(values)[:, None, None] for values in (MEAN, STD, preprocess.mean, preprocess.std)
         )
@@ -84,7 +86,7 @@ class Teacher(nn.Module):
         self.register_buffer("shift", (mean - own_mean) / own_std)
 
     def forward(self, x: Tensor) -> Tensor:
-        answers: Tensor = self.network(x * self.scale + self.shift)
+        answers: Tensor = self.network((x * self.scale + self.shift).to(self.dtype))
         return answers
 
 
@@ -92,7 +94,7 @@ def teacher_of(chosen: argparse.Namespace, relu: nn.Module) -> nn.Module:
     if chosen.teacher is None:
         return relu
     network = osp.load(chosen.teacher)
-    return Teacher(network, network.preprocess)
+    return Teacher(network, network.preprocess, getattr(torch, chosen.teacher_dtype))
 
 
 def recipe_of(chosen: argparse.Namespace) -> Recipe:

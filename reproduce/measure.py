@@ -40,7 +40,7 @@ def options() -> argparse.Namespace:
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     add("--batch", type=int, help="images at a time for T <= 32 (default: 500 on a GPU, 50 on a CPU)")
     add("--limit", type=int, help="only the first test images")
-    add("--calibration", type=int, default=2000, help="training images for thresholds and corrections")
+    add("--calibration", type=int, default=Bench.calibration, help="training images for thresholds and corrections")
     add("--precision", choices=("exact32", "tf32", "bf16"), default="exact32", help="the last two are faster on a GPU")
     add("--max-seconds", type=float, help="stop in time; run again to go on")
     add("--tiny", action="store_true", help="small networks on digits, trained on the spot")

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import offspike as osp
-from gallery import ACCEPTED
+from gallery import ACCEPTED, REFUSED
 
 
 class Inner(nn.Module):
@@ -109,6 +109,122 @@ class Odd(nn.Module):
 def test_what_mangles_spikes_is_never_let_through(how, said):
     findings = osp.audit(Odd(how), torch.rand(2, 4))
     assert any(said in str(finding) for finding in findings if finding.fatal), [str(f) for f in findings]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (lambda x: x.permute(1, 0, 2, 3).reshape(x.shape), "permute is an operation on the batch axis"),
+        (lambda x: torch.permute(x, dims=(1, 0, 2, 3)).reshape(x.shape), "torch.permute is an operation on the batch"),
+        (lambda x: x.transpose(0, 1).reshape(x.shape), "transpose is an operation on the batch axis"),
+        (lambda x: x.movedim(0, 1).reshape(x.shape), "movedim is an operation on the batch axis"),
+        (lambda x: x.flatten(1).t().reshape(x.shape), "t is an operation on the batch axis"),
+        (lambda x: x - x.roll(1, 0), "roll is an operation on the batch axis"),
+        (nn.BatchNorm2d(4, track_running_stats=False), "BatchNorm2d is an operation on the batch axis"),
+        (lambda x: F.batch_norm(x, None, None, None, None, True), "batch_norm is an operation on the batch axis"),
+    ],
+)
+def test_what_mixes_samples_is_refused_without_an_example(how, said):
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), osp.QCFS(4), Then(how), nn.Conv2d(4, 4, 1), osp.QCFS(4))
+    with pytest.raises(ValueError, match=said) as caught:
+        osp.convert(model, osp.methods.exact(4))
+    assert f"{__file__}, line " in str(caught.value)
+
+
+class Then(nn.Module):
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def forward(self, x):
+        return self.how(x)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda x: x.permute(0, 2, 3, 1),
+        lambda x: x.permute(-4, -1, -2, -3),
+        lambda x: x.transpose(-1, -2),
+        lambda x: x.movedim(1, -1),
+        lambda x: x.roll(1, 2),
+        lambda x: x.mean(dim=(2, 3)),
+        lambda x: torch.stack([x, x]).sum(dim=0),
+    ],
+)
+def test_the_other_axes_are_free(how):
+    assert osp.audit(nn.Sequential(nn.Conv2d(3, 4, 1), osp.QCFS(4), Then(how)), torch.rand(2, 3, 4, 4)) == []
+
+
+def test_a_stack_that_is_used_otherwise_is_on_the_batch_axis():
+    found = osp.audit(Odd(lambda x: (stack := torch.stack([x, 2 * x])).mean(0) + stack[1]), torch.rand(2, 4))
+    assert "torch.stack is an operation on the batch axis" in found[0].what
+
+
+def test_rows_may_be_merged_where_no_neuron_sees_it():
+    model = nn.Sequential(nn.Linear(4, 4), osp.QCFS(4), nn.Unflatten(1, (2, 2)), Rows(), osp.QCFS(4), nn.Flatten())
+    x = torch.rand(3, 4)
+    assert osp.audit(model, x) == []
+    assert torch.allclose(osp.convert(model, osp.methods.exact(4), example=x)(x, 4).mean(0), model(x), atol=1e-6)
+
+
+class Rows(nn.Module):
+    """A linear layer applied to all rows at once, and the samples apart again."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.fc(x.reshape(-1, 2)).view(x.size(0), -1)
+
+
+def test_an_embedding_is_named():
+    model = nn.Sequential(nn.Embedding(10, 4), osp.QCFS(4))
+    (finding,) = osp.audit(model, torch.zeros(2, 5, dtype=torch.long))
+    assert "Embedding is a look-up in a table" in finding.what
+
+
+def test_the_dtype_is_that_of_the_weights():
+    class First(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.act, self.fc = osp.QCFS(4), nn.Linear(4, 4, dtype=torch.float64)
+
+        def forward(self, x):
+            return self.act(self.fc(x))
+
+    model = First()
+    assert next(model.parameters()).dtype == torch.float32, "λ comes first"
+    assert osp.audit(model, torch.rand(2, 4, dtype=torch.float64)) == []
+
+
+def test_an_activation_changed_in_place_under_another_name_is_no_spiking_layer():
+    make, shapes, _, _ = REFUSED["in place through dropout"]
+    found = osp.audit(make().eval(), torch.rand(2, *shapes[0]))
+    assert found.verdict == "refused"
+    assert [o.what for o in found.operations if o.fate == "refused"] == ["ReLU"]
+
+
+def test_an_input_shape_of_the_users_own_is_not_ours():
+    model = nn.Sequential(nn.Linear(4, 4), osp.QCFS(4))
+    model.input_shape = 4
+    assert osp.audit(model) == []
+
+
+def test_what_the_model_keeps_on_itself_is_put_back():
+    class Keeping(Odd):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            self.kept = super().forward(x)
+            return self.kept
+
+    model = Keeping(lambda x: 2 * x)
+    osp.audit(model, torch.rand(2, 4))
+    assert model.calls == 0
+    assert not hasattr(model, "kept")
 
 
 def test_forward_must_name_its_inputs():

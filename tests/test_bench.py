@@ -120,8 +120,42 @@ def test_the_command_writes_tables_and_accuracy(monkeypatch, capsys, tmp_path):
     found = json.loads(file.read_text())
     assert found["accuracy"][0]["accuracy"] == found["accuracy"][1]["accuracy"]  # reference and exact32
     assert {row["layer"] for row in found["layers"]} >= {"features.0", "classifier.3"}
-    assert len(list(tmp_path.glob("*.csv"))) == 2
+    tables = {path.name.partition("-")[0]: path for path in tmp_path.glob("*.csv")}
+    assert set(tables) == {"speed", "layers", "accuracy"}
+    rows = list(csv.DictReader(tables["accuracy"].read_text().splitlines()))
+    assert [(row["what"], row["t"], row["images"]) for row in rows[:3]] == [("reference", t, "20") for t in "123"]
+    assert [float(row["accuracy"]) for row in rows[:3]] == found["accuracy"][0]["accuracy"]
     said = capsys.readouterr().out
     assert "of its roof" in said
     assert "…" not in said  # no figure is cut off
     assert ("pip install spikingjelly" in said) == (not find_spec("spikingjelly"))
+
+
+def test_missing_data_is_said_before_the_timing_and_a_failure_after_it_loses_nothing(monkeypatch, tmp_path):
+    from offspike import cli
+
+    monkeypatch.setattr(timing, "roofs", lambda device, dtype: Roofs(1e9, 1e9))
+    quick = ["offspike", "bench", "small", "--steps", "1", "--batch", "1", "--accuracy", "--out", str(tmp_path)]
+    with monkeypatch.context() as change:
+        change.setattr("sys.argv", [*quick, "--data", "cifar10", "--root", str(tmp_path)])
+        change.setattr(bench, "compare", lambda *_, **__: pytest.fail("the timing began"))
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        assert stop.value.code == 2
+    monkeypatch.setattr("sys.argv", [*quick, "--data", "digits"])
+    monkeypatch.setattr(bench, "accuracy", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.main()
+    assert {path.name.partition("-")[0] for path in tmp_path.glob("*.csv")} == {"speed", "layers"}
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype", "fast"),
+    [("exact32", torch.float32, False), ("tf32", torch.float32, True), ("bf16", torch.bfloat16, True)],
+)
+def test_the_roof_is_that_of_the_precision(monkeypatch, precision, dtype, fast):
+    from offspike.cli.bench import _roofs
+
+    matmul = torch.backends.cuda.matmul
+    monkeypatch.setattr(timing, "roofs", lambda device, dtype: (device.type, dtype, matmul.allow_tf32))
+    assert _roofs(torch.device("cuda"), precision) == ("cuda", dtype, fast)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from models import MODELS, PadShortcut, same
 from offspike import zoo
-from offspike.capture import capture, captured
+from offspike.capture import capture, captured, trace
 
 
 @pytest.fixture(params=MODELS)
@@ -75,9 +75,9 @@ class Refused(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.how == "function":
-            return torch.sigmoid(x)  # line A
+            return torch.erf(x)  # line A
         if self.how == "method":
-            return x.softmax(1)  # line B
+            return x.cumsum(1)  # line B
         if self.how == "branch" and x.sum() > 0:  # line C
             return x
         if self.how == "plain tensor":
@@ -94,8 +94,8 @@ class Refused(nn.Module):
 @pytest.mark.parametrize(
     ("how", "said", "mark"),
     [
-        ("function", "unknown function 'torch.sigmoid'", "A"),
-        ("method", "unknown method 'softmax'", "B"),
+        ("function", "unknown function 'torch.erf'", "A"),
+        ("method", "unknown method 'cumsum'", "B"),
         ("branch", "Refused cannot be captured: .*control flow", "C"),
         ("plain tensor", "register_buffer", "D"),
         ("attribute", "unknown function 'Tensor.mT'", "E"),
@@ -125,3 +125,62 @@ def test_forward_without_named_arguments_is_refused() -> None:
 
     with pytest.raises(ValueError, match="at least one input"):
         capture(Stars())
+
+
+class Flagged(nn.Module):
+    """Asks its own tensors, not the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("flag", torch.tensor(True))
+        self.register_buffer("factor", torch.tensor(2.0))
+        self.scale = nn.Parameter(torch.tensor(2.0))
+        self.ask_parameter = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.ask_parameter and self.scale > 1:
+            return x
+        return x * float(self.factor) if self.flag else x.sin()
+
+
+def test_what_is_made_of_buffers_alone_is_known_without_an_example() -> None:
+    (step,) = [step for step in trace(Flagged()) if step.kind == "function"]
+    assert (step.target, step.args[1]) == ("operator.mul", 2.0)
+
+
+def test_parameters_decide_nothing() -> None:
+    model = Flagged()
+    model.ask_parameter = True
+    with pytest.raises(ValueError, match="depends on the value of a parameter, which training changes"):
+        trace(model)
+
+
+def test_constants_are_marked() -> None:
+    class Weighted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.weight.relu().view(1, -1).expand(x.size(0), -1)
+
+    assert [step.target for step in trace(Weighted()) if not step.constant] == ["x", "operator.mul", "output"]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_two_clamps_are_one_where_nothing_lies_between(apart: bool) -> None:
+    class Clamps(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = torch.relu(x + 1)
+            return y.clamp_max(2) - y if apart else y.clamp_max(2)
+
+    targets = [step.target for step in trace(Clamps())]
+    assert targets == [
+        "x",
+        "operator.add",
+        *(["torch.relu", "clamp_max", "operator.sub"] if apart else ["torch.clamp"]),
+        "output",
+    ]
+    assert (
+        captured(Clamps())(torch.tensor([-2.0, 0.5, 3.0])).tolist() == Clamps()(torch.tensor([-2.0, 0.5, 3.0])).tolist()
+    )

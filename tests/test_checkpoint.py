@@ -152,7 +152,6 @@ def named(name: str) -> nn.Module:
         (lambda: named("provenance"), {}, "'provenance' cannot be the name of a layer, rename it"),
         (lambda: named("preprocess"), {"preprocess": {"mean": [0], "std": [1]}}, "'preprocess' cannot be the name"),
         (lambda: nn.utils.parametrizations.weight_norm(nn.Sequential(nn.Linear(2, 2))[0]), {}, "single layer"),
-        (lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))), {}, "ParametrizedLinear"),
     ],
 )
 def test_what_cannot_be_saved(build: Any, options: Any, said: str, tmp_path: Path) -> None:

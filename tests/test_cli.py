@@ -79,7 +79,7 @@ def test_every_method_of_the_tables_with_one_flag(offspike, relu, tmp_path):
     assert code == 0
     words = " ".join(out.split())
     assert "snnc_advanced: from 100 training images" in words
-    assert "θ of least error for qcfs, cos, cos_light, exact, srp." in words
+    assert "θ of least error for qcfs, cos, cos_light, exact, srp, random." in words
     assert "snnc_light for T=8" in words
     reports = {name: osp.Report.from_dict(data) for name, data in json.loads((tmp_path / "r.json").read_text()).items()}
     assert list(reports) == list(NAMES)

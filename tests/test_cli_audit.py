@@ -2,12 +2,18 @@
 
 import json
 import re
+import sys
 
 import pytest
+import torch
 
 from test_cli import run
 
 SOURCE = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -22,6 +28,29 @@ class Fine(nn.Module):
 
     def forward(self, x):
         return self.fc(self.pool(F.relu(self.conv(x))).flatten(1))
+
+
+@dataclass
+class Config:
+    width: int = WIDTH
+
+
+class Configured(Fine):
+    def __init__(self, config: Config | None = None):
+        super().__init__((config or Config()).width)
+
+
+class Global(Fine):
+    def forward(self, x):
+        x = F.relu(self.conv(x))
+        return F.max_pool2d(x, x.shape[2:]).flatten(1)
+
+
+class Aliased(Fine):
+    def forward(self, x):
+        y = self.conv(x)
+        F.relu_(y[:, :2])  # alias
+        return self.fc(self.pool(y).flatten(1))
 
 
 class Smooth(Fine):
@@ -98,6 +127,28 @@ def test_an_obstacle_is_named_with_its_line(offspike, file, tmp_path):
     assert f"line {line}" in out
 
 
+@pytest.mark.parametrize("name", ["Configured", "Global"])
+def test_dataclasses_and_windows_of_a_size(offspike, file, name):
+    before = dict(sys.modules)
+    code, out, err = offspike("audit", f"{file}:{name}", "--input", "2,3,8,8")
+    assert (code, err) == (0, "")
+    assert "osp.prepare makes it ready" in out
+    assert "net" not in sys.modules.keys() - before.keys()
+
+
+def test_a_file_named_as_a_package_gives_the_name_back(offspike, file):
+    (file.parent / "torch.py").write_text("raise RuntimeError\n")
+    assert offspike("audit", f"{file.parent / 'torch.py'}:Net")[0] == 2
+    assert sys.modules["torch"] is torch
+
+
+def test_an_activation_in_place_under_another_name_is_named_with_its_line(offspike, file):
+    code, out, err = offspike("audit", f"{file}:Aliased", "--input", "2,3,8,8")
+    line = SOURCE.splitlines().index("        F.relu_(y[:, :2])  # alias") + 1
+    assert (code, err) == (1, "")
+    assert f"net.py, line {line}): torch.relu_ is an activation that changes a tensor in place" in out
+
+
 def test_several_inputs(offspike, file):
     code, out, _ = offspike("audit", f"{file}:Pair", "--input", "2,3", "--input", "2,2")
     assert code == 0
@@ -120,7 +171,11 @@ def test_a_packaged_checkpoint_is_ready(offspike):
     ("what", "options", "said"),
     [
         ("{file}:Sized", (), r"Sized needs arguments \(width, depth\)"),
-        ("{file}:Nothing", (), "has no 'Nothing'; it has Fine, Smooth, Pair, Sized, instance, make, broken, number"),
+        (
+            "{file}:Nothing",
+            (),
+            "has no 'Nothing'; it has Fine, Config, Configured, Global, Aliased, Smooth, Pair, Sized",
+        ),
         ("{file}:broken", (), "net.py, line .*ZeroDivisionError: division by zero"),
         ("{file}:number", (), "gives int, not a torch.nn.Module"),
         ("{file}", (), "which class or function"),

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 import offspike as osp
+from offspike.train import _Run
 from test_cli import run
 
 QUICK = ("--data", "digits", "--net", "small", "--epochs", 2, "--batch", 128, "--augment", "none", "--ema", 0)
@@ -64,6 +65,8 @@ def test_train_then_resume_then_fine_tune(offspike, tmp_path):
         (["--from", "resnet20-cifar10-l4"], "belong to another network"),
         (["--batch", "5000"], "less than a batch"),
         (["--distill", "0.5"], "a teacher"),
+        (["--teacher", "resnet20-cifar10-l4"], "the teacher does not take images of 1x8x8: give one trained on such"),
+        (["--json", "/dev/full"], "cannot write /dev/full: the disk is full"),
     ],
 )
 def test_bad_input_is_one_clear_line(offspike, tmp_path, arguments, message):
@@ -71,6 +74,21 @@ def test_bad_input_is_one_clear_line(offspike, tmp_path, arguments, message):
     assert code == 2
     assert message in " ".join(err.split())
     assert "Traceback" not in err
+
+
+def test_after_a_loss_that_is_not_finite_the_saved_weights_begin_another_training(offspike, tmp_path, monkeypatch):
+    """The way forward that the message names."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    with monkeypatch.context() as change:
+        change.setattr("offspike.train.Recipe.rate", lambda self, step, steps: 1e30 if step > 11 else 0.01)
+        change.setattr("offspike.train._Run.epochs", lambda self, *_, run=_Run.epochs: run(self, 0.0, None))
+        code, _, err = offspike("train", *QUICK, "--clip-mean", 0, "--out", first)
+    said = "".join(err.split())
+    assert code == 2
+    assert f"--from{first}/checkpoint.safetensors,withanother--out," in said
+    again = ("--from", first / "checkpoint.safetensors", "--lr", 0.01, "--out", second)
+    assert offspike("train", *QUICK, *again)[0] == 0
+    assert json.loads((second / "log.jsonl").read_text().splitlines()[-1])["test_accuracy"] > 20
 
 
 def test_models_lists_what_there_is(offspike, tmp_path):
@@ -131,7 +149,7 @@ def test_a_folder_is_evaluated_at_the_size_it_was_trained_at(offspike, folder, t
 
 
 def test_a_limit_takes_images_of_every_class(offspike, folder, tmp_path):
-    """A network that says "dark" to everything is right half of the time, on four pictures of two classes too."""
+    """A network that says "dark" to everything is right half of the time, on a few pictures of two classes too."""
     ann = osp.prepare(osp.zoo.small(classes=2, channels=3, size=12), osp.QCFS(2), example=torch.zeros(1, 3, 12, 12))
     with torch.no_grad():
         for name, parameter in ann.named_parameters():
@@ -139,8 +157,17 @@ def test_a_limit_takes_images_of_every_class(offspike, folder, tmp_path):
                 parameter.zero_()
     osp.save(ann.eval(), tmp_path / "dark.safetensors")
     options = ("--data", "folder", "--root", folder, "--steps", 1, "--method", "exact", "--json", tmp_path / "d.json")
-    assert offspike("evaluate", tmp_path / "dark.safetensors", "--limit", 4, *options)[0] == 0
-    assert json.loads((tmp_path / "d.json").read_text())["exact"]["correct"] == [2]
+    for limit, dark in ((4, 2), (9, 5)):  # the first nine of sixteen would be eight dark ones and one light one
+        assert offspike("evaluate", tmp_path / "dark.safetensors", "--limit", limit, *options)[0] == 0
+        assert json.loads((tmp_path / "d.json").read_text())["exact"]["correct"] == [dark]
+
+
+def test_a_limit_holds_for_a_streamed_folder(offspike, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("offspike.datasets.imagefolder.GIB", 0)
+    monkeypatch.setattr("offspike.datasets.imagefolder.cores", lambda: 0)  # no worker processes
+    options = ("--root", folder, "--size", 12, "--limit", 6, "--batch", 3, "--json", tmp_path / "t.json")
+    assert offspike("train", *FOLDER, *options, "--out", tmp_path / "x")[0] == 0
+    assert json.loads((tmp_path / "t.json").read_text())["images"] == 6
 
 
 def test_training_images_are_not_the_test_images(offspike, folder, tmp_path):

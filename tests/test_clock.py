@@ -24,12 +24,22 @@ def test_a_steady_value_is_held_without_a_copy():
     assert all(torch.equal(step, x) for step in held)
 
 
+@pytest.mark.parametrize("shape", [(), (12, 4)])
+def test_what_has_no_samples_is_the_same_at_each_step(shape):
+    x = torch.rand(shape)
+    repeated = clock().repeat(x)
+    assert repeated.shape == (3, *shape)
+    assert all(torch.equal(step, x) for step in repeated)
+
+
 @pytest.mark.parametrize("rows", [5, 7, 2])
 def test_a_model_that_mixes_samples_is_found_out(rows):
     with pytest.raises(ValueError, match="mixes or drops samples"):
         clock().unfold(torch.zeros(rows, 4))
     with pytest.raises(ValueError, match="mixes or drops samples"):
         clock().hold(torch.zeros(rows + 1, 4))
+    with pytest.raises(ValueError, match="mixes or drops samples"):
+        clock().unfold(torch.tensor(1.0))
 
 
 def test_the_clock_ticks_inside_its_block_only():

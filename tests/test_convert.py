@@ -1,5 +1,7 @@
 """What convert takes, and what it refuses with which words."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
@@ -92,3 +94,101 @@ def test_preprocessing_is_carried_over():
     snn = osp.convert(model, osp.methods.cos(4))
     assert snn.preprocess == model.preprocess
     assert snn.preprocess(images).flatten().tolist() == [-2.0, 2.0]
+
+
+class Named(nn.Module):
+    """Each layer has two names, and ``forward`` uses the later one."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.bn, self.act = nn.Linear(4, 4), nn.BatchNorm1d(4), osp.QCFS(4)
+        self.block = nn.Sequential(self.fc, self.bn, self.act)
+
+    def forward(self, x):
+        return self.block(x)
+
+
+@pytest.mark.parametrize("example", [None, torch.rand(2, 4)], ids=["unknown", "known"])
+@torch.no_grad()
+def test_an_activation_of_two_names_is_one_layer(example):
+    ann, x = Named().eval(), torch.rand(5, 4)
+    ann.bn.running_mean.uniform_(-1, 1)
+    ann.bn.running_var.uniform_(0.5, 2)
+    snn = osp.convert(ann, osp.methods.exact(4), example=example)
+    assert list(snn.layers) == ["act"]
+    assert snn.model.act is snn.model.block[2]
+    assert torch.allclose(snn(x, steps=4).mean(0), ann(x), atol=1e-6)
+
+
+@pytest.mark.parametrize("norm", [nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm])
+@pytest.mark.parametrize("layers", [[], [nn.BatchNorm1d(8)]], ids=["alone", "with a batch norm"])
+@torch.no_grad()
+def test_computed_weights_become_plain_ones(norm, layers, tmp_path):
+    ann = nn.Sequential(norm(nn.Linear(4, 8)), *layers, osp.QCFS(4), nn.Linear(8, 3)).eval()
+    x = torch.rand(5, 4)
+    expected = ann(x)
+    snn = osp.convert(ann, osp.methods.exact(4), example=x)
+    assert type(snn.model[0]) is nn.Linear
+    assert torch.allclose(snn(x, steps=4).mean(0), expected, atol=1e-6)
+    assert torch.equal(ann(x), expected), "the ANN is as it was"
+    for network in (ann, snn):
+        osp.save(network, tmp_path / "network")
+    assert torch.equal(osp.load(tmp_path / "network")(x, steps=4), snn(x, steps=4))
+
+
+class Keeps(nn.Module):
+    """Keeps what it has seen, and how often."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.act, self.calls, self.all = nn.Linear(4, 4), osp.QCFS(4), 0, []
+
+    def forward(self, x):
+        self.calls += 1
+        self.seen = self.act(self.fc(x))
+        self.all.append(self.seen)
+        return self.seen
+
+
+def test_neither_network_keeps_what_tracing_saw(tmp_path):
+    ann, x = Keeps(), torch.rand(2, 4)
+    snn = osp.convert(ann, osp.methods.exact(4, threshold=osp.thresholds.Maximum()), calibration=x)
+    osp.save(ann, tmp_path / "ann")
+    assert ann.calls == len(ann.all) == 0
+    assert not hasattr(ann, "seen")
+    snn(x, steps=4)
+    copy = deepcopy(snn).model
+    assert copy.calls == len(copy.all) == 0
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.relu = nn.Linear(4, 6), nn.Linear(5, 6), nn.ReLU()
+
+    def forward(self, x, y):
+        assert x.shape[1] == 4
+        assert y.shape[-1] == 5
+        return self.relu(self.a(x) + self.b(y))
+
+
+@torch.no_grad()
+def test_the_shapes_of_all_inputs_are_remembered(tmp_path):
+    inputs = torch.rand(3, 4), torch.rand(3, 5)
+    ann = osp.prepare(Two(), osp.QCFS(4), example=inputs).eval()
+    assert type(ann) is Two
+    snn = osp.convert(ann, osp.methods.exact(4))
+    assert torch.allclose(snn(*inputs, steps=4).mean(0), ann(*inputs), atol=1e-6)
+    osp.save(ann, tmp_path / "ann")
+    osp.save(snn, tmp_path / "snn")
+    assert torch.equal(osp.load(tmp_path / "ann")(*inputs), ann(*inputs))
+    assert torch.equal(osp.load(tmp_path / "snn")(*inputs, steps=4), snn(*inputs, steps=4))
+    unprepared = Two()
+    unprepared.relu = osp.QCFS(4)
+    osp.save(osp.convert(unprepared, osp.methods.exact(4), example=inputs), tmp_path / "given")
+
+
+def test_a_number_called_input_shape_is_no_shape():
+    ann = net()
+    ann.input_shape = 4
+    assert osp.convert(ann, osp.methods.exact(4)).input_shape is None

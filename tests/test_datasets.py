@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import io
+import os
 import pickle
 import tarfile
 
@@ -55,6 +56,9 @@ def test_cifar_files_cut_short_or_missing_or_mislabelled(cifar10):
     batch.unlink()
     with pytest.raises(DataError, match=r"data_batch_2.bin is missing; unpack"):
         load("cifar10", cifar10, check=False)
+    (folder / "test_batch.bin").unlink()
+    with pytest.raises(DataError, match=r"cifar-10-batches-bin/test_batch.bin is missing; unpack"):
+        load("cifar10", cifar10, "test", check=False)
     wrong = records(4)
     wrong[0, 0] = 12
     wrong.tofile(folder / "test_batch.bin")
@@ -63,6 +67,9 @@ def test_cifar_files_cut_short_or_missing_or_mislabelled(cifar10):
 
 
 def test_missing_cifar_says_where_to_get_it(tmp_path):
+    fetch = r'offspike train … --download does it, and so does datasets.load\("cifar100", …, download=True\)'
+    with pytest.raises(DataError, match=fetch):  # the only command that has the option is named
+        load("cifar100", tmp_path)
     with pytest.raises(DataError, match=r"cifar-10-batches-bin is missing; unpack https://.*cifar-10-binary.tar.gz"):
         load("cifar10", tmp_path)
     with pytest.raises(DataError, match='splits "train" and "test"'):
@@ -74,11 +81,31 @@ def test_binary_cifar100_takes_the_fine_label(tmp_path):
     folder.mkdir()
     found = records(5, 2, 20)
     found.tofile(folder / "test.bin")
-    data = load("cifar100", tmp_path, "test")
+    data = load("cifar100", tmp_path, "test", check=False)
     assert data.labels.tolist() == found[:, 1].tolist()
     assert len(data.classes) == 100
     (folder / "fine_label_names.txt").write_text("\n".join(f"name{i}" for i in range(100)) + "\n")
-    assert load("cifar100", tmp_path, "test").classes[3] == "name3"
+    assert load("cifar100", tmp_path, "test", check=False).classes[3] == "name3"
+
+
+def test_binary_cifar100_has_all_its_images_and_labels_in_range(tmp_path):
+    """Nobody here knows its hashes, so what can be known is checked: 10,000 records, 20 coarse and 100 fine labels."""
+    file = tmp_path / "cifar-100-binary" / "test.bin"
+    file.parent.mkdir()
+    file.write_bytes(b"")
+    for count in (9_999, 10_001):
+        os.truncate(file, count * 3074)
+        with pytest.raises(DataError, match=f"{count} test images, the original has 10000"):
+            load("cifar100", tmp_path, "test")
+    os.truncate(file, 10_000 * 3074)
+    assert len(load("cifar100", tmp_path, "test")) == 10_000
+    for place, message in ((0, "a coarse label is 100, there are 20"), (1, "labels run from 0 to 100")):
+        with file.open("r+b") as opened:
+            opened.write(bytes((0, 0)))
+            opened.seek(place)
+            opened.write(bytes((100,)))
+        with pytest.raises(DataError, match=message):
+            load("cifar100", tmp_path, "test")
 
 
 def python_batch(folder, monkeypatch, known):
@@ -125,7 +152,7 @@ def test_download_checks_and_unpacks(tmp_path, monkeypatch):
         load("cifar100", tmp_path, "test", download=True)
     object.__setattr__(cifar.CIFAR100, "archive_md5", hashlib.md5(data).hexdigest())
     try:
-        assert len(load("cifar100", tmp_path, "test", download=True)) == 2
+        assert len(load("cifar100", tmp_path, "test", download=True, check=False)) == 2
     finally:
         object.__setattr__(cifar.CIFAR100, "archive_md5", "03b5dce01913d631647c71ecec9e9cb8")
     assert not list(tmp_path.glob("*.part"))
@@ -228,13 +255,17 @@ def test_every_kind_of_file_becomes_upright_rgb(tmp_path):
     for name in ("print.jpg", "palette.png", "alpha.png", "deep.png"):
         assert imagefolder.decode(tmp_path / name, None).shape == (3, 4, 8)
     assert imagefolder.decode(tmp_path / "deep.png", None).min() == 200
+    Image.fromarray(np.full((4, 8), 200, np.int32)).save(tmp_path / "wide.tif")
+    assert set(imagefolder.decode(tmp_path / "wide.tif", None).flat) == {200}
     assert imagefolder.decode(tmp_path / "alpha.png", 6).shape == (3, 6, 6)
 
 
 def test_bad_folders_are_named(tree):
     odd = tree / "train" / "bee" / "odd.png"
     picture((12, 9)).save(odd)
-    with pytest.raises(DataError, match=r"mixed sizes: .*0.png is 12x12, .*odd.png 12x9; give size="):
+    with pytest.raises(
+        DataError, match=r"mixed sizes: .*0.png is 12x12, .*odd.png 12x9; give --size \(in Python size=\)"
+    ):
         load("folder", tree)
     assert load("folder", tree, size=10).shape == (3, 10, 10)
     odd.write_bytes(b"this is no image")
@@ -264,8 +295,51 @@ def test_a_large_folder_is_streamed_and_gives_the_same_images(tree):
     assert [len(images) for images, _ in found] == [2, 1]
     assert torch.equal(torch.cat([images for images, _ in found]), whole.images[index])
     assert torch.equal(torch.cat([labels for _, labels in found]), whole.labels[index])
-    with pytest.raises(DataError, match="give size="):
+    with pytest.raises(DataError, match="give --size"):
         load("folder", tree, memory=0)
+
+
+def test_some_of_a_set_are_spread_from_end_to_end(tree):
+    """10 of 19: steps of 19 // 10 = 1 would never leave the first half."""
+    assert datasets.evenly_spaced(10, 19).tolist() == [0, 1, 3, 5, 7, 9, 11, 13, 15, 17]
+    assert datasets.evenly_spaced(5, 3).tolist() == [0, 1, 2]
+    stream = load("folder", tree, size=12, memory=0, workers=0)
+    some = stream.take(datasets.evenly_spaced(4, len(stream)))
+    assert [f"{path.parent.name}/{path.stem}" for path in some.paths] == ["ant/0", "ant/1", "bee/0", "bee/1"]
+    assert some.labels.tolist() == [0, 0, 1, 1]
+
+
+def test_parts_come_from_the_whole_picture(tmp_path):
+    """A wide picture whose column x has the value x: a part of it is a ramp from its left to its right edge."""
+    (tmp_path / "ant").mkdir()
+    ramp = np.broadcast_to(np.arange(200, dtype=np.uint8)[None, :, None], (50, 200, 3))
+    for number in range(40):
+        Image.fromarray(np.ascontiguousarray(ramp)).save(tmp_path / "ant" / f"{number:02}.png")
+    stream = load("folder", tmp_path, size=16, memory=0, workers=0)
+    index = torch.arange(40)
+    (found, _), (again, _), (other, _) = (next(stream.blocks(index, 40, parts=seed)) for seed in (1, 1, 2))
+    assert torch.equal(found, again)
+    assert not torch.equal(found, other)
+    few = next(stream.blocks(index[7:9], 2, parts=1))[0]
+    assert torch.equal(few, found[7:9])  # whatever process and worker it falls to
+    ends = found[:, 0, 0].float()
+    width = (ends[:, -1] - ends[:, 0]) * 16 / 15
+    assert ends[:, 0].min() < 40  # the middle square is 75 to 125
+    assert ends[:, -1].max() > 160
+    assert width.max() < 67 + 3  # at most 4 : 3, and 50 high
+    assert width.min() > (0.08 * 10_000 * 0.75) ** 0.5 - 3
+    centre = next(stream.blocks(index, 40))[0][0, 0, 0]
+    assert (centre.min() - 76.5).abs() < 3
+
+
+def test_workers_share_the_cores_of_a_machine(tree, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert load("folder", tree, size=12, memory=0).workers == 1
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert load("folder", tree, size=12, memory=0).workers == 3
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")
+    assert load("folder", tree, size=12, memory=0).workers == 12
 
 
 @pytest.mark.parametrize("workers", [0, 1])

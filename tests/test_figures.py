@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from offspike import figures, methods
+from offspike.paper.drawings import Point, cost_panels, cut_off, offsets_side_by_side
 from offspike.record import Judgement, LayerRecord
 from offspike.report import LayerActivity, Report
 
@@ -120,6 +121,32 @@ def test_offset_spikes_are_stacked_by_size(records):
 def test_figures_to_be_compared_share_their_axis(records):
     ends = {figures.offset_spikes({name: r}, limit=50).axes[0].get_xlim() for name, r in records.items()}
     assert len(ends) == 1
+
+
+def test_on_a_log_axis_a_shade_reaches_the_share_of_offsets_at_least_as_large(records):
+    rare = {"act1": LayerRecord(judged({0: 999, 1: 1}), judged({0: 999, 1: 1}))}
+    (axes,) = offsets_side_by_side({"once": records, "often": rare}, log=True).axes
+    bars = [(bar.get_y(), bar.get_height()) for bar in axes.patches if bar.get_height()]
+    # Of 100 neurons 10 have |ψ| >= 3, 10 more have 2, 20 more have 1; of 1,000 others a single one has 1.
+    assert bars == [(0, 10), (10, 10), (20, 20), (0, 0.1)]
+    assert axes.get_yscale() == "log"
+    assert axes.get_ylim()[0] == pytest.approx(0.01)  # below the least bar, so that it is seen
+
+
+def test_a_log_axis_without_any_offset_is_empty(records):
+    figure = offsets_side_by_side({"exact": {"act2": records["act2"]}}, log=True)
+    assert figures.to_svg(figure).startswith("<svg ")
+
+
+def test_a_cost_figure_says_what_it_leaves_out():
+    best, worse, bad = (report(correct=[correct] * 4) for correct in (190, 160, 20))  # of 200: 95, 80 and 10 %
+    points = [Point(name, 4, seen, None) for name, seen in (("a", best), ("b", worse), ("c", bad))]
+    figure = cost_panels(points)
+    assert cut_off(points) == (1, 78)  # 16 percentage points below the best, and a margin
+    assert figure.axes[0].get_title("left") == "not shown: 1 of 3 points, below 78 %"
+    assert figure.axes[0].get_ylim()[0] == 78
+    assert cut_off(points[:2]) == (0, 79)
+    assert not cost_panels(points[:2]).axes[0].get_title("left")
 
 
 def test_nothing_recorded_is_said(records):

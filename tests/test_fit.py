@@ -64,7 +64,7 @@ def test_on_a_cpu_few_samples_show_how_many_fit(monkeypatch):
     fits = Fit(8, least=4, neurons=neurons)
     parts = []
     fits.run(lambda part, piece: (parts.append((part.start, part.stop)), neurons.update(layer=10)), 100, CPU)
-    assert parts == [(0, 16), (16, 66), (66, 100)]
+    assert parts == [(0, 1), (1, 51), (51, 100)]
 
 
 def test_on_a_cpu_no_more_samples_are_taken_than_its_cache_holds(monkeypatch):

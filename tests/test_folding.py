@@ -2,13 +2,16 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
 import offspike as osp
 from exact import dyadic, dyadic_images
 from gallery import ACCEPTED
 from models import trained
 from offspike.folding import fold
+from offspike.leaves import LEAVES
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 # How many BatchNorms stay, of how many.
@@ -90,3 +93,160 @@ def test_the_model_is_not_touched():
     fold(model)
     assert model.training
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+class Named(nn.Module):
+    """Each layer has two names, and ``forward`` uses the later one."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3)
+        self.block = nn.Sequential(self.conv, self.bn)
+
+    def forward(self, x):
+        return self.block(x)
+
+
+class Unpacked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3)])
+        self.conv, self.bn = self.layers
+
+    def forward(self, x):
+        return self.bn(self.conv(x))
+
+
+class Reused(Named):
+    def forward(self, x):
+        return self.block(x) + F.conv2d(x, self.conv.weight)
+
+
+class Listed(nn.Module):
+    """A layer that is also kept where no name reaches it."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3)
+        self.order = [self.conv, self.bn]
+
+    def forward(self, x):
+        for layer in self.order:
+            x = layer(x)
+        return x
+
+
+class Curious(Listed):
+    """Does something else once there is no BatchNorm."""
+
+    def forward(self, x):
+        y = self.bn(self.conv(x))
+        return y if isinstance(self.bn, nn.BatchNorm2d) else 2 * y
+
+
+IMAGES = torch.randn(2, 2, 5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("example", [None, IMAGES], ids=["unknown", "known"])
+@pytest.mark.parametrize(("build", "stay"), [(Named, 0), (Unpacked, 0), (Reused, 1)])
+@torch.no_grad()
+def test_a_layer_of_two_names_is_folded_under_both(build, stay, example):
+    model = trained(build()).double()
+    folded = fold(model, example=example)
+    assert count(folded) == stay
+    assert torch.allclose(folded(IMAGES), model(IMAGES), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("example", [None, IMAGES], ids=["unknown", "known"])
+@pytest.mark.parametrize("build", [Listed, Curious])
+@torch.no_grad()
+def test_what_would_change_the_model_stays_with_a_warning(build, example):
+    model = trained(build()).double()
+    with pytest.warns(UserWarning, match="bn stays: with it folded into conv"):
+        folded = fold(model, example=example)
+    assert count(folded) == 1
+    assert torch.equal(folded(IMAGES), model(IMAGES))
+
+
+def test_one_that_would_change_the_model_does_not_keep_the_others():
+    model = trained(nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), Curious())).double()
+    with pytest.warns(UserWarning, match="2.bn stays"):
+        assert count(fold(model)) == 1
+
+
+class Asks(nn.Module):
+    """Goes another way for small maps, of which it asks behind a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3)
+
+    def forward(self, x):
+        y = self.bn(self.conv(x))
+        return y if y.shape[2] > 2 else x
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@torch.no_grad()
+def test_a_model_that_asks_for_sizes(dtype):
+    model, x = trained(Asks()).to(dtype), IMAGES.to(dtype)
+    folded = fold(model, example=x)
+    assert count(folded) == 0
+    assert torch.allclose(folded(x), model(x), atol=1e-5)
+
+
+class Standardised(nn.Conv2d):
+    """Makes its weight anew at every call."""
+
+    def forward(self, x):
+        w = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        return F.conv2d(x, w / w.std((1, 2, 3), keepdim=True), self.bias)
+
+
+@torch.no_grad()
+def test_a_layer_that_makes_its_own_weight_is_left_alone(monkeypatch):
+    leaf = LEAVES[nn.Conv2d]._replace(build=lambda fields: Standardised(**fields))
+    monkeypatch.setitem(LEAVES, Standardised, leaf)
+    model = trained(nn.Sequential(Standardised(2, 3, 3), nn.BatchNorm2d(3))).double()
+    folded = fold(model)
+    assert count(folded) == 1
+    assert torch.equal(folded(IMAGES), model(IMAGES))
+
+
+def pruned(layer, name="weight"):
+    return prune.l1_unstructured(layer, name, amount=0.5)
+
+
+COMPUTED = {
+    "weight_norm": parametrizations.weight_norm,
+    "spectral_norm": parametrizations.spectral_norm,
+    "old weight_norm": weight_norm,
+    "old spectral_norm": spectral_norm,
+    "pruned": pruned,
+    "both": lambda layer: pruned(parametrizations.weight_norm(layer), "bias"),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm`:FutureWarning")
+def test_computed_weights_become_plain_ones_on_the_copy_alone(name):
+    model = trained(nn.Sequential(COMPUTED[name](nn.Conv2d(2, 3, 3).double()), nn.BatchNorm2d(3).double()))
+    state, expected = {key: x.clone() for key, x in model.state_dict().items()}, model(IMAGES)
+    folded = fold(model)
+    assert type(folded[0]) is nn.Conv2d
+    assert set(folded.state_dict()) == {"0.weight", "0.bias"}
+    assert torch.allclose(folded(IMAGES), expected, rtol=1e-10, atol=1e-10)
+    assert state.keys() == model.state_dict().keys()
+    assert all(torch.equal(x, state[key]) for key, x in model.state_dict().items())
+    assert torch.equal(model(IMAGES), expected)
+    assert model(IMAGES).requires_grad
+
+
+@torch.no_grad()
+def test_a_layer_with_hooks_is_left_alone():
+    for k in (0, 1):
+        model = trained(nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3))).double()
+        model[k].register_forward_hook(lambda module, args, out: out.clamp(-0.1, 0.1))
+        folded = fold(model)
+        assert count(folded) == 1
+        assert torch.equal(folded(IMAGES), model(IMAGES))

@@ -1,15 +1,20 @@
 """What the policies promise, in exact arithmetic."""
 
+import functools
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
-from exact import GRID, ann_count, currents, simulate, thresholds
-from offspike import ops
+import offspike as osp
+from exact import GRID, ann_count, currents, dyadic, dyadic_images, simulate, thresholds
+from offspike import leaves, ops
 from offspike.equations import desired_count, least_potentials, pick
 from offspike.fused import calibrate_and_fire
 from offspike.initial import Constant, Exact, Residual, Shift, Silence, Uniform, phases
+from offspike.layers import SpikingLayer
 
 POLICIES = [
     Constant(),
@@ -214,6 +219,38 @@ def test_uniform_is_one_draw_a_neuron_the_same_for_every_sample_and_call():
     assert 0 <= v0.min() < 0.05
     assert 1.95 < v0.max() < 2
     assert Uniform()(current[:, 0], 1.0).unique().numel() > 900
+
+
+def drawn(snn):
+    """v(0)/θ of each layer."""
+    return [layer.begin(torch.zeros(1, 1, 200))[0] / layer.theta for layer in snn.layers.values()]
+
+
+def test_layers_of_one_shape_draw_for_themselves_and_a_file_keeps_the_draws(tmp_path):
+    layers = [nn.Linear(8, 200), osp.QCFS(4), nn.Linear(200, 200), osp.QCFS(4), nn.Linear(200, 3)]
+    ann, x = dyadic(nn.Sequential(*layers)), dyadic_images(5, 8)
+    snn = osp.convert(ann, osp.methods.random(seed=2))
+    first, second = drawn(snn)
+    assert torch.corrcoef(torch.stack([first, second]))[0, 1].abs() < 4 / 200**0.5  # σ of independent draws: 1/√n
+    same, other = (drawn(osp.convert(ann, osp.methods.random(seed))) for seed in (2, 3))
+    assert all(map(torch.equal, (first, second), same))
+    assert not any(map(torch.equal, (first, second), other))
+    out = snn(x, 16)
+    assert torch.equal(out[:3], snn(x, 3))
+    assert torch.equal(out[:, 1:3], snn(x[1:3], 16))
+    osp.save(snn, tmp_path / "snn.safetensors")
+    again = osp.load(tmp_path / "snn.safetensors")
+    assert again.method == snn.method == osp.methods.random(2)
+    assert torch.equal(again(x, 16), out)
+
+
+def test_a_layer_without_a_seed_of_its_own_takes_that_of_the_method_as_files_did_before():
+    described = {"type": "SpikingLayer", "shape": [], "levels": 4, "steady": False}
+    build = functools.partial(leaves.build, "layer", given={SpikingLayer: {"method": osp.methods.random(3)}})
+    assert build(described).policy == Uniform(3)
+    assert build({**described, "seed": 5}).policy == Uniform(5)
+    with pytest.raises(ValueError, match="draws nothing at random"):
+        SpikingLayer(torch.ones(()), osp.methods.qcfs(), seed=5)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ capture layers pooling
 inspection folding arithmetic
 fast
 schedules
-network latency datasets
+network latency datasets fanout
 surgery report checkpoint energy exits
 prepare convert record pool_errors exchange
 evaluate zoo training train fixed

@@ -1,5 +1,6 @@
 """Layers written down and made again: the same layer on "meta", or a ValueError that names it."""
 
+import json
 from typing import Any
 
 import pytest
@@ -24,6 +25,24 @@ def test_there_and_back(name: str) -> None:
                 key: t.shape for key, t in module.state_dict().items()
             }
             assert all(tensor.is_meta for tensor in again.state_dict().values())
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.UpsamplingBilinear2d(scale_factor=2), nn.UpsamplingNearest2d(size=(4, 6)), nn.ConstantPad2d(1, 0.5),
+        nn.ConstantPad1d((1, 2), -1.5), nn.ReplicationPad1d(1), nn.ReplicationPad2d((1, 0, 2, 3)),
+        nn.ReplicationPad3d(1), nn.ReflectionPad3d(1), nn.CircularPad1d(1), nn.CircularPad2d(1), nn.CircularPad3d(1),
+        nn.Unfold((2, 3), padding=1), nn.Fold((4, 4), 2, stride=2), nn.AlphaDropout(0.25), nn.FeatureAlphaDropout(),
+        nn.SyncBatchNorm(4, momentum=None),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_rarer_layers_there_and_back(layer: nn.Module) -> None:
+    written = json.loads(json.dumps(describe("0", layer), allow_nan=False))
+    again = build("0", written)
+    assert repr(again) == repr(layer)
+    assert describe("0", again) == written
 
 
 def test_a_spiking_layer_takes_its_method_from_the_network() -> None:

@@ -16,6 +16,8 @@ def test_a_method_is_a_value():
     assert hash(methods.exact(4)) == hash(methods.by_name("exact", rho=4))
     assert methods.cos(4, iterations=2).initial == Shift(4, iterations=2)
     assert (methods.qcfs().rho, methods.cos_light(6).rho) == (0, 6)
+    assert methods.random(3) == methods.by_name("random", seed=3) == Method("random", Uniform(3))
+    assert methods.random() != methods.random(1)
 
 
 @pytest.mark.parametrize(

@@ -91,3 +91,43 @@ def test_an_input_that_is_changed_in_place_survives():
     for schedule in ("layerwise", "causal"):
         snn = osp.convert(ann, osp.methods.exact(4, schedule=schedule))
         assert torch.equal(snn(x, steps=4).mean(0), ann(x.clone()))
+
+
+class Anchors(nn.Module):
+    """Returns its parameters as well: [12, 4] are as many rows as 4 steps of 3 samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.act = nn.Linear(6, 4), osp.QCFS(4)
+        self.anchors, self.scale = nn.Parameter(torch.rand(12, 4)), nn.Parameter(torch.tensor(2.0))
+        self.register_buffer("grid", torch.rand(12, 2))
+
+    def forward(self, x):
+        y = self.act(self.fc(x))
+        batch, width = x.shape
+        each = self.anchors[:2].unsqueeze(0).expand(batch, 2, 4)
+        boxes = {"anchors": self.anchors * width, "each": each, "grid": self.grid.chunk(2, 1)}
+        return y, [self.anchors, self.scale], boxes, x.size(1)
+
+
+@pytest.mark.parametrize("schedule", ["layerwise", "causal"])
+def test_parameters_that_a_model_returns_are_the_same_at_each_step(schedule, tmp_path):
+    ann, x = dyadic(Anchors()), dyadic_images(3, 6)
+    snn = osp.convert(ann, osp.methods.exact(4, schedule=schedule))
+    osp.save(snn, tmp_path / "snn")
+    hooked = osp.convert(ann, osp.methods.exact(4, schedule=schedule))
+    hooked.model.fc.register_forward_hook(lambda *_: None)
+    expected = ann(x)
+    for network in (snn, osp.load(tmp_path / "snn"), hooked):
+        for options in ({"steps": 4}, {"steps": 6, "piece": 4}, {"steps": 1}):
+            steps = options["steps"]
+            logits, (anchors, scale), boxes, width = network(x, **options)
+            assert logits.shape == (steps, 3, 4)
+            assert width == 6
+            assert torch.equal(anchors, expected[1][0].expand(steps, 12, 4))
+            assert torch.equal(scale, expected[1][1].expand(steps))
+            assert torch.equal(boxes["anchors"], expected[2]["anchors"].expand(steps, 12, 4))
+            assert torch.equal(boxes["each"], expected[2]["each"].expand(steps, 3, 2, 4))
+            for half, wanted in zip(boxes["grid"], expected[2]["grid"], strict=True):
+                assert torch.equal(half, wanted.expand(steps, 12, 1))
+        assert torch.equal(network(x, steps=4)[0].mean(0), expected[0]) or schedule == "causal"

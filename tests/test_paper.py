@@ -1,9 +1,11 @@
 """The paper again, in miniature: measured once for all tests, then shown."""
 
 import csv
+import importlib.util
 import json
 import re
 import sys
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +16,15 @@ import torch
 import offspike as osp
 from exact import ann_count, simulate
 from offspike import cli
-from offspike.datasets import load_digits
+from offspike.datasets import MissingData, load_digits
 from offspike.paper.bench import Bench, MissingCheckpoint
 from offspike.paper.cells import Cell
 from offspike.paper.certified import certified
-from offspike.paper.measure import in_order, measure
+from offspike.paper.conditions import conditions
+from offspike.paper.measure import Outcome, in_order, measure
 from offspike.paper.publish import NothingMeasured, publish, read_record
 from offspike.paper.results import results_page
-from offspike.paper.setting import FULL, TINY
+from offspike.paper.setting import FULL, HARDER, NARROW, TINY
 from offspike.paper.sheets import Sheet, decimal, percent
 from offspike.paper.store import Results, Store
 from offspike.paper.topics import TOPICS
@@ -58,7 +61,7 @@ def tiny(one_thread, tmp_path_factory):
 
 @pytest.fixture
 def bench(tiny):
-    return Bench("digits", Path("data"), tiny / "models", batch=200)
+    return Bench("digits", Path("data"), tiny / "models", batch=200, energy_images=TINY.images_for_energy)
 
 
 def test_every_topic_leaves_a_record(tiny):
@@ -103,6 +106,35 @@ def test_a_table_says_what_t_stands_for(tiny):
     assert "causal with ρ = 4: 4 + T; layerwise with ρ = 4: 20 + T; T without calibration." in text  # 5 layers
 
 
+def test_a_table_says_how_many_images_the_methods_were_calibrated_with(tiny):
+    (folder,) = (tiny / "records").glob("*_table-s1")
+    said = "Thresholds and corrections that come from data come from 1,000 training images."
+    assert said in (folder / "table-s1.md").read_text()
+    (folder,) = (tiny / "records").glob("*_table-s4")
+    assert "training images" not in (folder / "table-s4.md").read_text()
+
+
+def test_rounded_rows_are_named_if_they_are_shown_and_with_t_if_that_tells_them_apart(tiny):
+    (folder,) = (tiny / "records").glob("*_table-s1")
+    record = read_record(folder)
+    for key in ("accuracy.opi.T8", "accuracy.rmp.T16", "accuracy.snnc_advanced.T1", "accuracy.snnc_advanced.T4"):
+        record["cells"][f"small-digits-relu.{key}"]["provenance"]["precision"] = "float32, products in TF32"
+    shown = TOPICS["table-s1"].show(Results(record["cells"]), TINY)
+    # OPI is shown from its float32 run of 16 steps, RMP from the rounded one.
+    said = conditions(record, shown.unused)
+    assert "measured so were small-digits-relu: rmp, snnc_advanced (T = 1, 4)." in said
+    del record["cells"]["small-digits-relu.accuracy.opi.T16"]
+    shown = TOPICS["table-s1"].show(Results(record["cells"]), TINY)
+    assert "small-digits-relu: opi, rmp, snnc_advanced (T = 1, 4)." in conditions(record, shown.unused)
+
+
+def test_rounded_rows_are_named_with_what_was_measured_if_that_tells_them_apart(tiny):
+    (folder,) = (tiny / "records").glob("*_cost")
+    record = read_record(folder)
+    record["cells"]["small-digits-l4.energy.cos-rho4.T8"]["provenance"]["precision"] = "float32, products in TF32"
+    assert "measured so were small-digits-l4: cos-rho4 (energy)." in conditions(record)
+
+
 def test_what_is_not_measured_takes_no_room():
     sheet = Sheet("t", ("a", "b", "c"), (("x", "–", "1"), ("y", "–", "–")))
     assert sheet.trimmed().columns == ("a", "c")
@@ -144,6 +176,77 @@ def test_another_checkpoint_is_measured_anew(tiny, bench, tmp_path):
     assert outcome.measured == [cell]
 
 
+def test_a_cell_of_fewer_images_is_measured_again(bench, tmp_path):
+    cells = [Cell(measure, "small-digits-l4", osp.methods.qcfs(), 4) for measure in ("accuracy", "seconds")]
+    few, store = replace(bench, limit=20), Store(tmp_path)
+    assert measure(cells, few, store, watch=quiet).measured == cells
+    assert measure(cells, bench, store, watch=quiet).measured == cells
+    assert [store.read().provenance(cell)["images"] for cell in cells] == ["359", "359"]
+    assert measure(cells, few, store, watch=quiet).found == cells  # more than asked for
+
+
+def test_another_calibration_is_measured_again(tiny, bench, tmp_path):
+    cell = Cell("accuracy", "small-digits-relu", osp.methods.opi(), 8)
+    store = Store(tmp_path, (tiny / "raw",))
+    assert store.read().provenance(cell)["calibration"] == "1000 training images"
+    assert measure([cell], bench, store, watch=quiet).found == [cell]
+    assert measure([cell], replace(bench, calibration=50), store, watch=quiet).measured == [cell]
+    assert store.read().provenance(cell)["calibration"] == "50 training images"
+
+
+def test_what_a_gpu_measured_in_tf32_is_kept(tiny, bench, tmp_path):
+    cell = TINY.accuracy("small", osp.methods.qcfs())
+    raw = deepcopy(Store(tiny / "raw").read().raw[cell.key])
+    raw["provenance"]["precision"] = "float32, products in TF32"
+    Store(tmp_path).write(cell, raw["result"], raw["provenance"])
+    assert measure([cell], bench, Store(tmp_path), watch=quiet).found == [cell]
+
+
+def test_what_was_measured_is_kept_where_the_data_set_is_not_at_hand(tiny, bench, tmp_path, monkeypatch):
+    def missing(self, cell):
+        raise MissingData
+
+    monkeypatch.setattr(Bench, "images", missing)
+    cell = TINY.accuracy("small", osp.methods.qcfs())
+    assert measure([cell], bench, Store(tmp_path, (tiny / "raw",)), watch=quiet).found == [cell]
+    with pytest.raises(MissingData):
+        measure([cell], bench, Store(tmp_path), watch=quiet)
+
+
+def test_cells_of_another_data_set_are_counted_and_named(tiny, bench, tmp_path):
+    here, there = TINY.accuracy("small", osp.methods.qcfs()), HARDER.accuracy("vgg16", osp.methods.qcfs())
+    store = Store(tmp_path, (tiny / "raw",))
+    outcome = measure([here, there], bench, store, watch=quiet)
+    assert (outcome.found, outcome.other) == ([here], {"tiny-imagenet-100": [there]})
+    assert "1 left out, which are of another data set: measure them with --dataset tiny-imagenet-100" in (
+        outcome.sentence()
+    )
+    raw = store.read().raw[here.key]
+    store.write(there, raw["result"], raw["provenance"])
+    assert measure([there], bench, store, watch=quiet).found == [there]
+
+
+def test_fitting_layers_has_a_bar_of_its_own(bench, tmp_path):
+    told = {}
+
+    def watch(what, total):
+        told[what] = [0, total]
+
+        def tell(done):
+            told[what][0] += done
+
+        return tell
+
+    cell = Cell("accuracy", "small-digits-relu", osp.methods.snnc(2, pipeline="advanced"), 2)
+    measure([cell], bench, Store(tmp_path), watch=watch)
+    layers = {what: seen for what, seen in told.items() if "of layers" in what}
+    assert [what.rpartition(", ")[2] for what in layers] == [
+        f"{part} of layers" for part in ("weights", "bias", "potential")
+    ]
+    assert list(layers.values()) == [[5, 5]] * 3
+    assert told[f"{cell.key} (1 to go)"] == [359, 359]
+
+
 def test_time_runs_out_and_the_next_run_goes_on(bench, tmp_path):
     cells = [TINY.offsets("small", osp.methods.cos(4, iterations=n)) for n in (1, 2)]
     store = Store(tmp_path)
@@ -156,7 +259,7 @@ def test_time_runs_out_and_the_next_run_goes_on(bench, tmp_path):
 def test_a_batch_too_large_for_the_memory_is_halved(bench, tmp_path, monkeypatch):
     sizes = []
 
-    def short_of_memory(self, cell, progress):
+    def short_of_memory(self, cell, progress, corrected):
         sizes.append(self.batch)
         if self.batch > 60:
             raise torch.OutOfMemoryError
@@ -209,6 +312,21 @@ def test_cells_have_names_of_their_own_and_come_in_order():
     }
 
 
+def test_a_choice_of_networks_keeps_both_data_sets_of_table_1():
+    cells = TOPICS["table-1"].cells(replace(FULL, nets=("resnet20",)))
+    assert {cell.network for cell in cells} == {FULL.checkpoint("resnet20"), NARROW.checkpoint("resnet20")}
+    assert {cell.data for cell in TOPICS["table-1"].cells(FULL)} == {FULL.data, HARDER.data}
+    assert {cell.data for cell in TOPICS["table-1"].cells(TINY)} == {TINY.data}
+
+
+def test_the_measuring_script_calibrates_as_the_command_does(monkeypatch):
+    spec = importlib.util.spec_from_file_location("measure", ROOT / "reproduce" / "measure.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    monkeypatch.setattr(sys, "argv", ["measure.py", "table-s1", "--out", "raw"])
+    assert script.options().calibration == Bench("digits", Path("data")).calibration == 1000
+
+
 def slug_of(cell):
     return cell.key.split(".")[2]
 
@@ -254,6 +372,19 @@ def test_what_the_theory_says_about_t_below_rho_is_in_the_record():
     assert round(100 * float(np.abs(apart).max()), 2) == float(most)
 
 
+def test_what_the_docs_say_about_larger_rho_is_in_the_record():
+    """``docs/choosing.md``: where COS with ρ > L is better than with ρ = L."""
+    text = " ".join((ROOT / "docs" / "choosing.md").read_text(encoding="utf-8").split())
+    rho, last = map(
+        int, re.search(r"ResNet-20 \(L = 4\) under `cos` is better with ρ = (\d+) .* at T = 1 to (\d+)", text).groups()
+    )
+    folder = sorted((ROOT / "reproduce" / "records").glob("*_figure-4"))[-1]
+    cells = Results(read_record(folder)["cells"])
+    large, own = (cells.report(FULL.accuracy("resnet20", osp.methods.cos(each))) for each in (rho, 4))
+    assert (large.accuracy[:last] > own.accuracy[:last]).all()
+    assert large.cost(1).ticks > own.cost(1).ticks
+
+
 def test_the_results_page_is_made_of_the_records():
     page = ROOT / "docs" / "results.md"
     made = results_page(ROOT / "reproduce" / "records", page)
@@ -268,12 +399,42 @@ def test_the_tables_of_the_records_are_those_of_this_version():
             assert file.read_text(encoding="utf-8") == sheet.to_latex(), "run: offspike reproduce results"
 
 
+def test_a_part_of_the_test_set_leaves_the_records_of_a_clone_alone(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    clone = tmp_path / "reproduce" / "records"
+    clone.mkdir(parents=True)
+    for options, records in ((("--limit", "5"), tmp_path / "runs" / "reproduce-limited" / "records"), ((), clone)):
+        monkeypatch.setattr(sys, "argv", ["offspike", "reproduce", "figure-2", *options])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        assert not stop.value.code
+        assert len(list(records.iterdir())) == 1
+        assert len(list(clone.iterdir())) == (records == clone)
+
+
+def test_the_data_set_and_its_calibration_can_be_chosen(monkeypatch, tmp_path):
+    benches = []
+
+    def note(cells, bench, store, *, watch):
+        benches.append((bench.data, bench.calibration))
+        return Outcome()
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("offspike.paper.measure.measure", note)
+    for options in ((), ("--dataset", "tiny-imagenet-100", "--calibration", "50")):
+        monkeypatch.setattr(sys, "argv", ["offspike", "reproduce", "table-1", *options])
+        with pytest.raises(SystemExit):
+            cli.main()
+    assert benches == [("cifar10", 1000), ("tiny-imagenet-100", 50)]
+
+
 def test_bad_input_is_one_line(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     for arguments, said in {
         ("table-9",): "table-s1",
         ("table-3", "--from", "nowhere"): "nowhere",
         ("table-3", "--root", "empty", "--limit", "1"): "cifar",
+        ("table-3", "--dataset", "tiny-imagenet-100"): "no data set 'tiny-imagenet-100' here; there are cifar10",
         ("results", "--records", str(tmp_path)): "offspike reproduce all",
     }.items():
         monkeypatch.setattr(sys, "argv", ["offspike", "reproduce", *arguments])

@@ -7,8 +7,8 @@ from torch import nn
 
 import offspike as osp
 from exact import dyadic, dyadic_images
-from offspike.fast import pairs
-from offspike.fast.parts import split
+from offspike.fast import pairs, plan
+from offspike.fast.parts import rounds, split
 from offspike.zoo.resnet import ResNet
 from offspike.zoo.vgg import VGG
 
@@ -78,6 +78,7 @@ def cores(monkeypatch):
 
     monkeypatch.setattr(nn.Conv2d, "_conv_forward", conv)
     monkeypatch.setattr(nn.Linear, "forward", linear)
+    monkeypatch.setattr(plan, "rounds", lambda device: True)
     return seen
 
 
@@ -157,6 +158,13 @@ def test_two_products_between_spikes_and_float32_outside(cores):
     # an image's convolution, two convolutions and two linear layers between spikes, the logits
     assert allowed(products) == [False, *[True] * 8, False]
     assert [is_tf32(weight) for weight, _, _ in products] == [False, *[True] * 8, False]
+
+
+def test_a_cpu_rounds_nothing_and_makes_one_product(cores, monkeypatch):
+    monkeypatch.setattr(plan, "rounds", rounds)
+    snn, x = network(residual, 8)
+    run(snn, x, cores)
+    assert len(cores) == sum(isinstance(module, nn.Conv2d | nn.Linear) for module in snn.model.modules())
 
 
 def test_short_weights_are_one_product_and_the_same_bits(cores):

@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -26,6 +28,8 @@ def test_relus_become_activations_of_their_own_on_a_copy():
     assert isinstance(model[1], nn.ReLU)
     assert isinstance(model[2], nn.MaxPool2d)
     assert ann.input_shape == (1, 8, 8)
+    again = osp.prepare(nn.Sequential(ann[:2]), osp.QCFS(4), example=X)
+    assert osp.prepare(again, osp.QCFS(4), example=X[..., :6]).input_shape == (1, 8, 6)
 
 
 def test_from_relu_to_spikes_in_four_lines():
@@ -223,3 +227,179 @@ def test_an_example_that_the_model_does_not_take(example):
 def test_the_model_itself_is_asked_for(wrap, said):
     with pytest.raises(TypeError, match=said):
         osp.prepare(wrap(Plain()), osp.QCFS(4), example=torch.rand(2, 6))
+
+
+class Named(nn.Module):
+    """Each layer has two names, and ``forward`` uses the later one."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.relu, self.pool = nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2)
+        self.block = nn.Sequential(self.conv, self.relu, self.pool, nn.Flatten())
+
+    def forward(self, x):
+        return self.block(x)
+
+
+class Listed(Named):
+    def __init__(self):
+        super().__init__()
+        self.order = [self.conv, self.relu, self.pool, self.block[3]]
+
+    def forward(self, x):
+        for part in self.order:
+            x = part(x)
+        return x
+
+
+@pytest.mark.parametrize(("build", "kind"), [(Named, Named), (Listed, GraphNetwork)])
+@torch.no_grad()
+def test_a_layer_is_exchanged_wherever_the_model_has_it(build, kind):
+    ann = osp.prepare(build(), osp.QCFS(4), example=X)
+    assert type(ann) is kind
+    assert sum(isinstance(m, osp.QCFS) for m in ann.modules()) == 1
+    assert not any(isinstance(m, nn.ReLU | nn.MaxPool2d) for m in ann.modules())
+    snn = osp.convert(ann, osp.methods.exact(4))
+    assert list(snn.layers) == ["relu"]
+    assert torch.allclose(snn(X, steps=4).mean(0), ann.eval()(X), atol=1e-6)
+
+
+class Overwritten(nn.Module):
+    """What an in-place ReLU changes is used again."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        self.first, self.second = nn.ReLU(inplace=True), nn.ReLU()
+
+    def forward(self, x):
+        y = self.a(x)
+        z = self.b(self.first(y))
+        return self.second(z + y)
+
+
+@torch.no_grad()
+def test_an_example_of_zeros_hides_nothing():
+    torch.manual_seed(0)
+    model, x = Overwritten().eval(), torch.randn(8, 4)
+    for example in (torch.zeros(2, 4), x):
+        same = osp.prepare(model, osp.ReLU(), example=example)
+        assert torch.allclose(same(x), model(x), atol=1e-6)
+
+
+class Keeps(nn.Module):
+    """Keeps what it has seen, and how often."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.relu, self.calls, self.all = nn.Linear(4, 4), nn.ReLU(), 0, []
+
+    def forward(self, x):
+        self.calls += 1
+        self.seen = self.relu(self.fc(x))
+        self.all.append(self.seen)
+        return self.seen
+
+
+def test_the_model_is_not_run_nor_traced_itself():
+    model = Keeps()
+    ann = osp.prepare(model, osp.QCFS(4), example=torch.rand(2, 4))
+    for untouched in (model, ann):
+        assert untouched.calls == len(untouched.all) == 0
+        assert not hasattr(untouched, "seen")
+        pickle.dumps(untouched)
+
+
+def test_a_model_that_keeps_its_last_output_can_be_copied():
+    model, x = Keeps(), torch.rand(2, 4)
+    seen = model(x)
+    ann = osp.prepare(model, osp.QCFS(4), example=x)
+    assert model.seen is seen
+    assert torch.equal(ann.seen, seen)
+    assert not ann.seen.requires_grad
+
+
+class OwnNumber(nn.Module):
+    def __init__(self, input_shape):
+        super().__init__()
+        self.input_shape = input_shape
+        self.fc, self.relu = nn.Linear(12, 4), nn.ReLU()
+
+    def forward(self, x):
+        size = self.input_shape
+        return self.relu(self.fc(x.view(-1, *(size if isinstance(size, tuple) else (size,)))))
+
+
+class OwnProperty(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.relu = nn.Linear(12, 4), nn.ReLU()
+
+    @property
+    def input_shape(self):
+        return (12,)
+
+    def forward(self, x):
+        return self.relu(self.fc(x.flatten(1)))
+
+
+@pytest.mark.parametrize("build", [lambda: OwnNumber(12), lambda: OwnNumber((12,)), OwnProperty])
+@torch.no_grad()
+def test_an_input_shape_of_the_users_own_stays(build, tmp_path):
+    model, x = build().eval(), torch.rand(3, 3, 2, 2)
+    ann = osp.prepare(model, osp.QCFS(4), example=x)
+    assert ann.input_shape == model.input_shape
+    snn = osp.convert(ann, osp.methods.exact(4))
+    assert snn.input_shape == (3, 2, 2)
+    assert torch.allclose(snn(x, steps=4).mean(0), ann(x), atol=1e-6)
+    for network in (ann, snn):
+        osp.save(network, tmp_path / "network")
+        assert osp.load(tmp_path / "network").input_shape == (3, 2, 2)
+
+
+@torch.no_grad()
+def test_an_input_shape_of_the_users_own_and_a_graph():
+    model = nn.Sequential(OwnNumber((12,)), Twice(), nn.Linear(4, 2))
+    model.input_shape = "any"
+    x = torch.rand(3, 3, 2, 2)
+    assert osp.prepare(model, osp.QCFS(4), example=x).input_shape == (3, 2, 2)
+
+
+@torch.no_grad()
+def test_thresholds_are_as_wide_as_the_weights():
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        x, wide = torch.rand(4, 4).to(dtype), torch.promote_types(dtype, torch.float32)
+        ann = osp.prepare(nn.Sequential(Twice(), nn.Linear(4, 2)).to(dtype), osp.QCFS(4), example=x)
+        for _ in range(2):
+            assert {m.log2_lam.dtype for m in ann.modules() if isinstance(m, osp.QCFS)} == {wide}
+            osp.init_thresholds(ann, x)
+
+
+class Functional(nn.Module):
+    """A graph of it has its thresholds before its weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return F.linear(F.relu(F.linear(x, self.fc.weight)), self.fc.weight)
+
+
+@torch.no_grad()
+def test_a_network_in_float64_whose_first_parameter_is_a_threshold():
+    x = torch.randn(3, 4, dtype=torch.float64)
+    ann = osp.init_thresholds(osp.prepare(Functional().double(), osp.QCFS(4), example=x), x)
+    assert isinstance(ann, GraphNetwork)
+    snn = osp.convert(ann, osp.methods.exact(4))
+    assert torch.allclose(snn(x, steps=4).mean(0), ann(x), rtol=0, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm`:FutureWarning")
+def test_a_computed_weight_is_still_trained():
+    for norm in (nn.utils.weight_norm, nn.utils.parametrizations.weight_norm):
+        model = nn.Sequential(norm(nn.Linear(4, 4)), nn.ReLU(), nn.Linear(4, 2))
+        ann = osp.prepare(model, osp.QCFS(4), example=torch.rand(2, 4))
+        assert ann.state_dict().keys() > model.state_dict().keys()
+        ann(torch.rand(8, 4)).square().sum().backward()
+        assert all(p.grad is not None for p in ann[0].parameters())

@@ -18,10 +18,11 @@ from offspike.graph import map_values
 from offspike.preprocess import Preprocess
 from test_random_networks import Random, operation
 
-# A product with the image itself; F.linear with the weight of another layer; a cast.
+# A product with the image itself; F.linear with the weight of another layer; a cast; what has no grid of its own.
 REFUSED = {
     "image meets spikes": "multiplies two values", "attributes": "snap cannot put F.linear",
-    "products": "snap cannot put float",
+    "products": "snap cannot put float", "padded": "snap cannot put 0 .CircularPad2d", "measured": "put torch.conv2d",
+    "constants": "multiplies two values", "of the input": "put torch.abs", "ensemble": "put new_zeros",
 }  # fmt: skip
 # Layers without neurons between them: 8 bits become too many.
 LONG = {"pre-activation resnet", "densenet"}

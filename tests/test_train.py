@@ -1,6 +1,7 @@
 """Training: it learns, it is reproducible, it survives being killed, and it fails with one clear line."""
 
 import errno
+import io
 import json
 import os
 import random
@@ -11,17 +12,20 @@ import time
 from dataclasses import replace
 
 import pytest
+import rich.console
 import torch
 from safetensors.torch import load_file
 from torch import nn
 
 from offspike.activations import QCFS, ClippedReLU
-from offspike.datasets import load
+from offspike.datasets import DataError, Dataset, load
 from offspike.train import CHECKPOINT, LOG, Recipe, TrainingError, accuracy, log_lines, progress, train
+from offspike.training import snapshot
 from offspike.training.feed import MemoryFeed, StreamFeed, epoch_seed
 from offspike.training.sgd import SGD
+from offspike.training.start import begin_from, weights_of
 from offspike.training.step import floors
-from offspike.training.watch import Epoch
+from offspike.training.watch import Epoch, Moment, Together
 from offspike.zoo import small
 
 QUICK = Recipe(epochs=4, batch=128, augment=("crop",), warm_floor=0.5)
@@ -231,6 +235,65 @@ def test_a_loss_that_is_not_finite_stops_the_training(digits, tmp_path):
     assert not (tmp_path / CHECKPOINT).exists()
 
 
+def test_weights_that_are_not_finite_do_not_replace_the_checkpoint(digits, tmp_path, monkeypatch):
+    """One step an epoch: its loss is taken before its update, so only the weights of epoch 2 show what happened."""
+    data, _ = digits
+    monkeypatch.setattr(Recipe, "rate", lambda self, step, steps: 0.01 if step == 0 else float("inf"))
+    recipe = Recipe(epochs=2, batch=len(data), clip=0.0, augment=())
+    with pytest.raises(TrainingError, match=r"not finite after epoch 2: .*; --from .*checkpoint.safetensors"):
+        train(network(), data, recipe, folder=tmp_path, checkpoint_seconds=0)
+    saved = snapshot.read(tmp_path / CHECKPOINT)
+    assert saved.epoch == 1
+    assert all(t.isfinite().all() for t in saved.tensors.values())
+
+
+def test_the_weights_of_a_training_checkpoint_begin_another_training(digits, tmp_path):
+    trained = train(network(), digits[0], replace(QUICK, epochs=1), folder=tmp_path).model
+    fresh = network(seed=1)
+    assert begin_from(fresh, weights_of(tmp_path / CHECKPOINT))
+    assert same(fresh, trained)
+    damaged = bytearray((tmp_path / CHECKPOINT).read_bytes())
+    damaged[-1] ^= 1
+    (tmp_path / CHECKPOINT).write_bytes(damaged)
+    with pytest.raises(TrainingError, match="is damaged"):
+        weights_of(tmp_path / CHECKPOINT)
+
+
+@pytest.mark.parametrize("bad", [False, True])
+def test_a_bad_test_set_does_not_cost_the_last_epoch(digits, tmp_path, monkeypatch, bad):
+    data, test = digits
+    recipe = replace(QUICK, epochs=1, validation=0.1)
+    expected = train(network(), data, recipe, test=test).history[-1]
+    if bad:
+        with monkeypatch.context() as broken:
+            broken.setattr("offspike.train.accuracy", lambda *_: (_ for _ in ()).throw(DataError("7.png has vanished")))
+            with pytest.raises(DataError, match="vanished"):
+                train(network(), data, recipe, test=test, folder=tmp_path)
+        monkeypatch.setattr("offspike.train.Step.__call__", lambda *_: pytest.fail("the epoch was lost"))
+    result = train(network(), data, recipe, test=test, folder=tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / LOG).read_text().splitlines()]
+    assert list(result.history) == lines == snapshot.read(tmp_path / CHECKPOINT).history
+    for name in ("epoch", "loss", "test_accuracy", "validation_accuracy"):
+        assert result.history[-1][name] == expected[name]
+
+
+def test_processes_that_disagree_on_resuming_are_refused(digits, tmp_path, monkeypatch):
+    data, _ = digits
+    train(network(), data, QUICK, folder=tmp_path, max_seconds=0)
+    monkeypatch.setattr("offspike.distributed.gather", lambda value: [value, 0])
+    with pytest.raises(TrainingError, match=r"after different epochs \(0 and 1\): all must see the same folder"):
+        train(network(), data, QUICK, folder=tmp_path)
+
+
+def test_the_first_process_decides_when_to_stop(digits, tmp_path, monkeypatch):
+    """This one still has time, but the first has not: alone it would wait for ever in the next epoch."""
+    data, _ = digits
+    monkeypatch.setattr("offspike.distributed.gather", lambda v: [(True, False), v] if isinstance(v, tuple) else [v])
+    result = train(network(), data, QUICK, folder=tmp_path)
+    assert (len(result.history), result.finished) == (1, False)
+    assert snapshot.read(tmp_path / CHECKPOINT).epoch == 1
+
+
 def test_a_batch_larger_than_the_data_is_refused(digits):
     with pytest.raises(TrainingError, match="1438 images are less than a batch of 5000"):
         train(network(), digits[0], replace(QUICK, batch=5000))
@@ -324,8 +387,17 @@ def test_a_teacher_is_learnt_from(digits):
             train(network(), data, recipe, teacher=teacher_given)
 
 
+def test_a_teacher_of_other_images_or_classes_is_refused(digits):
+    recipe = replace(QUICK, distill=0.5)
+    with pytest.raises(TrainingError, match="does not take images of 1x8x8: give one trained on such images"):
+        train(network(), digits[0], recipe, teacher=small(channels=3))
+    with pytest.raises(TrainingError, match="gives 7 answers an image, the data set has 10 classes"):
+        train(network(), digits[0], recipe, teacher=small(classes=7))
+
+
 def test_recipes_are_checked_and_travel_as_json():
-    for wrong in ({"epochs": 0}, {"lr": float("nan")}, {"momentum": 1.0}, {"warm_floor": 2}, {"dtype": "float16"}):
+    out_of_range = ({"epochs": 0}, {"lr": float("nan")}, {"momentum": 1.0}, {"warm_floor": 2}, {"clip_mean": -1})
+    for wrong in (*out_of_range, {"dtype": "float16"}):
         with pytest.raises(ValueError, match="recipe"):
             Recipe(**wrong)
     with pytest.raises(ValueError, match="nesterov needs"):
@@ -337,6 +409,8 @@ def test_recipes_are_checked_and_travel_as_json():
     assert recipe.difference(older) == ""
     assert recipe.warm_epochs == 4
     assert not Recipe.paper().nesterov
+    for preset in (Recipe.ours(), Recipe.finetune()):  # as the shipped networks were trained, by their records
+        assert (preset.clip, preset.clip_mean) == (0, 2)
 
 
 def test_an_epoch_shows_every_image_once_and_each_epoch_another_order(digits):
@@ -379,6 +453,35 @@ def test_a_streamed_folder_trains(tmp_path):
         StreamFeed(data, replace(recipe, validation=0.5), torch.device("cpu"))
 
 
+def test_a_random_resized_crop_of_a_stream_sees_the_whole_picture(tmp_path):
+    """The picture is white outside its middle, which is all that a crop of the centre would see."""
+    from PIL import Image
+
+    picture = Image.new("RGB", (90, 30), (255,) * 3)
+    picture.paste((0, 0, 0), (24, 0, 66, 30))
+    for label in ("a", "b"):
+        (tmp_path / label).mkdir()
+        for number in range(8):
+            picture.save(tmp_path / label / f"{number}.png")
+    data = load("folder", tmp_path, size=8, memory=0, workers=0)
+    cropped = StreamFeed(data, Recipe(batch=16, augment=("resized-crop", "flip")), torch.device("cpu"))
+    first, again, other = (next(cropped.batches(epoch))[0] for epoch in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert first.amax() == 255
+    assert cropped.first().amax() == 0
+    plain = StreamFeed(data, Recipe(batch=16, augment=("flip",)), torch.device("cpu"))
+    assert next(plain.batches(0))[0].amax() == 0
+
+
+def test_the_first_images_reach_the_last_class():
+    """150 of 299, class by class: with steps of 299 // 150 = 1 the second half would never be seen."""
+    data = Dataset(
+        torch.arange(299).view(-1, 1, 1, 1).to(torch.uint8), torch.arange(299) // 75, tuple("abcd"), (0,), (1,)
+    )
+    assert MemoryFeed(data, Recipe(batch=150)).first()[-1].item() == (149 * 299 // 150) % 256 == 297 % 256
+
+
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # torch's own, while tracing autograd functions
 def test_compiled_training_is_traced_and_agrees(digits, monkeypatch):
     """The graph that a GPU compiles, here without a code generator."""
@@ -405,3 +508,50 @@ def test_progress_logs_where_there_is_no_terminal(caplog):
         watch(record)
     assert watch is log_lines
     assert "epoch 1/2  loss 0.5000  train 90.00 %  test 91.00 %" in caplog.text
+
+
+class Steps:
+    """A watch that keeps what it hears."""
+
+    def __init__(self):
+        self.moments, self.records = [], []
+
+    def __call__(self, record):
+        self.records.append(record.epoch)
+
+    def stepped(self, moment):
+        self.moments.append(moment)
+
+
+def test_a_watch_may_hear_of_every_step(digits, tmp_path):
+    """11 whole batches of 128 among 1,438 images; a resumed training goes on where the first part stopped."""
+    data, _ = digits
+    recipe, parts, epochs = replace(QUICK, epochs=2), [], []
+    for watch in (Steps(), Steps()):
+        train(network(), data, recipe, folder=tmp_path, max_seconds=0, watch=Together((watch, epochs.append)))
+        parts.append(watch)
+    assert [watch.records for watch in parts] == [[1], [2]]
+    assert [record.epoch for record in epochs] == [1, 2]
+    for epoch, watch in enumerate(parts):
+        seen = [(11 * epoch + number) * 128 for number in range(1, 12)]
+        assert watch.moments == [Moment(epoch + 1, 2, images, 22 * 128) for images in seen]
+
+
+def test_the_bar_moves_inside_an_epoch(monkeypatch):
+    """Resumed at half of the way, at 1,000 images a second: a quarter of 8,000 is left, so two seconds."""
+    clock, screen = [0.0], io.StringIO()
+    real = rich.console.Console
+    options = {"file": screen, "force_terminal": True, "width": 140, "get_time": lambda: clock[0]}
+    monkeypatch.setattr(rich.console, "Console", lambda stderr: real(**options))
+    with progress() as watch:
+        for images in range(4000, 6001, 500):
+            clock[0] += 0.5
+            watch.stepped(Moment(3, 4, images, 8000))
+        watch._bars.refresh()
+        shown = screen.getvalue()
+        watch(Epoch(3, 4, 0.25, 90.0, 1.0, 0.1, 1000.0, 2.0))
+    assert "epoch 3/4" in shown
+    assert "75%" in shown
+    assert "1,000 images/s" in shown
+    assert "0:00:02" in shown
+    assert "loss 0.2500  train 90.00 %" in screen.getvalue()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from offspike import rivals, timing, zoo
+from offspike.atomic import whole
 from offspike.convert import convert
 from offspike.fast.precision import Precision
 from offspike.graph import Node
@@ -147,7 +148,7 @@ def accuracy(
 def save(path: Path, rows: Sequence[Row]) -> None:
     """Write rows as CSV; a column that a row lacks stays empty."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
+    with whole(path) as beside, beside.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(dict.fromkeys(key for row in rows for key in row)))
         writer.writeheader()
         writer.writerows(rows)

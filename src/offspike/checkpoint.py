@@ -21,6 +21,7 @@ from offspike import catalogue, leaves, storage
 from offspike.activations import Bounded
 from offspike.arithmetic.integers import integer_view
 from offspike.capture import captured
+from offspike.folding import known_inputs, known_shape, plain
 from offspike.graph import Graph, GraphNetwork
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
@@ -46,8 +47,10 @@ def save(
     model). ``dtype`` is how the weights of layers are stored: float16 halves the file, int8 (one scale an output
     channel) quarters it, int4 takes an eighth; ``{"": "int8", "classifier": "int4"}`` chooses by the layer's name.
     Everything else stays float32, and loading gives float32. Of a network in fixed point nothing may be lost.
+    Weights that are computed (weight_norm, pruning) are stored as they are in eval mode.
     """
-    network = captured(model.model if isinstance(model, SpikingNetwork) else model)
+    network = _captured(model.model if isinstance(model, SpikingNetwork) else model)
+    network.input_shape = _input_shape(model)
     preprocess = getattr(model, "preprocess", None) if preprocess is None else preprocess
     header = {"format": FORMAT, **_describe(network), **_facts(model, preprocess, provenance or {})}
     header["integers"] = integer_view(network)
@@ -131,6 +134,17 @@ def _assemble(header: dict[str, Any], stored: storage.Stored) -> tuple[GraphNetw
     return network, method
 
 
+def _captured(model: nn.Module) -> GraphNetwork:
+    """The network that does what ``model`` does; a copy of it is traced."""
+    model = plain(model)
+    return captured(model, known_inputs(model))
+
+
+def _input_shape(model: nn.Module) -> tuple[int, ...] | None:
+    """The shape of the input, where there is one input and its shape is known."""
+    return model.input_shape if isinstance(model, SpikingNetwork) else known_shape(model)
+
+
 def _describe(network: GraphNetwork) -> dict[str, Any]:
     layers, attributes = {}, {}
     for node in network.graph.nodes:
@@ -148,7 +162,7 @@ def _facts(model: nn.Module, preprocess: Any, provenance: Mapping[str, Any]) -> 
     facts: dict[str, Any] = {"kind": "ann"}
     if isinstance(model, SpikingNetwork):
         facts = {"kind": "snn", "method": model.method.to_dict(), "repeat_input": model.repeat_input}
-    shape = getattr(model, "input_shape", None)
+    shape = _input_shape(model)
     facts["input_shape"] = None if shape is None else list(shape)
     if isinstance(preprocess, Mapping):
         preprocess = _preprocess(preprocess)

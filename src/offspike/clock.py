@@ -45,9 +45,10 @@ class Clock:
 
     def unfold(self, x: Tensor) -> Tensor:
         """``[T·B, …]`` to ``[T, B, …]``."""
-        if x.shape[0] != self.steps * self.batch:
+        rows = x.shape[0] if x.ndim else 0
+        if rows != self.steps * self.batch:
             raise ValueError(
-                f"a tensor of {x.shape[0]} rows came where {self.steps} steps of {self.batch} samples make "
+                f"a tensor of {rows} rows came where {self.steps} steps of {self.batch} samples make "
                 f"{self.steps * self.batch}. The model mixes or drops samples (an operation on axis 0): take it out"
             )
         return x.reshape(self.steps, self.batch, *x.shape[1:])
@@ -59,6 +60,10 @@ class Clock:
                 f"a tensor of {x.shape[0]} rows was computed from a batch of {self.batch}. "
                 "The model mixes or drops samples (an operation on axis 0): take it out"
             )
+        return self.repeat(x)
+
+    def repeat(self, x: Tensor) -> Tensor:
+        """What has nothing to do with samples (a parameter), to ``[T, …]``: a view, nothing is copied."""
         return x.unsqueeze(0).expand(self.steps, *x.shape)
 
     @contextmanager

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -11,7 +12,9 @@ from offspike.activations import QCFS, Activation
 from offspike.capture import capture
 from offspike.corrections import Progress
 from offspike.fast.precision import Precision
-from offspike.folding import fold
+from offspike.folding import fold, known_inputs, known_shape, plain, remember_shapes, stand_in
+from offspike.initial import Uniform
+from offspike.inspection.obstacles import check
 from offspike.layers import SpikingLayer
 from offspike.methods import LEARNED, Method
 from offspike.network import SpikingNetwork
@@ -37,30 +40,47 @@ def convert(
     ``example`` is one input batch, used to check the model more closely and to remember its input shape.
     ``calibration`` is input data, one batch or several (labels are ignored), for methods whose thresholds or
     corrections come from data; it is gone through once. ``precision`` is what the network computes in
-    (`SpikingNetwork`). Batch norms become part of the layers before them (`folding.py`).
+    (`SpikingNetwork`). Weights that are computed (weight_norm, pruning) become plain ones, and batch norms part of the
+    layers before them (`folding.py`).
     ``progress(what, done, total)`` hears of each corrected layer.
     """
     if not isinstance(method, Method):
         raise TypeError(f"the second argument is a Method, such as osp.methods.cos(rho=4); got {method!r}")
-    refuse(audit(ann, example))
+    check(ann, example)
+    ann = plain(ann)
+    inputs = known_inputs(ann, example)
+    refuse(audit(stand_in(ann), inputs))
     theta, images = _look_at_data(ann, method, calibration)
-    steady = _steady_layers(ann, example)
+    steady = _steady_layers(ann, inputs)
 
     place = next((x.device for x in (*ann.parameters(), *ann.buffers())), torch.device("cpu"))
+    names = _first_names(ann)
 
-    def build(name: str, module: nn.Module) -> nn.Module:
-        assert isinstance(module, Activation)
+    @cache  # one layer, whatever names it has
+    def layer(name: str) -> SpikingLayer:
+        module = ann.get_submodule(name)
         levels = module.levels if isinstance(module, QCFS) else None
-        return SpikingLayer(theta[name].to(place), method, levels=levels, steady=steady is not None and name in steady)
+        alone = steady is not None and name in steady
+        seed = method.initial.seed_of(name) if isinstance(method.initial, Uniform) else None
+        return SpikingLayer(theta[name].to(place), method, levels=levels, steady=alone, seed=seed)
 
-    shape = tuple(example.shape[1:]) if isinstance(example, Tensor) else getattr(ann, "input_shape", None)
-    model = replace(_folded(ann, example), Activation, build)
-    snn = SpikingNetwork(model, method, input_shape=shape, repeat_input=steady is None, precision=precision)
+    model = replace(_folded(ann, inputs), Activation, lambda path, module: layer(names[path]))
+    if inputs is not None:
+        remember_shapes(model, inputs)
+    snn = SpikingNetwork(
+        model, method, input_shape=known_shape(model), repeat_input=steady is None, precision=precision
+    )
     for correction in method.corrections:
         correction(snn, ann, images[: correction.images], progress)
     if precision == "int8":
         snn.prepared()  # says at once what is in its way
     return snn
+
+
+def _first_names(ann: nn.Module) -> dict[str, str]:
+    """By each name of a module the first of its names, by which thresholds and graphs know it."""
+    first = {module: name for name, module in ann.named_modules()}
+    return {path: first[module] for path, module in ann.named_modules(remove_duplicate=False)}
 
 
 def _look_at_data(ann: nn.Module, method: Method, calibration: Calibration | None) -> tuple[dict[str, Tensor], Tensor]:
@@ -90,9 +110,9 @@ def _look_at_data(ann: nn.Module, method: Method, calibration: Calibration | Non
     return theta, torch.cat(kept) if kept else torch.empty(0)
 
 
-def _folded(ann: nn.Module, example: Tensor | tuple[Tensor, ...] | None) -> nn.Module:
+def _folded(ann: nn.Module, inputs: tuple[Tensor, ...] | None) -> nn.Module:
     try:
-        return fold(ann, example=example)
+        return fold(ann, example=inputs)
     except ValueError:  # a model whose code cannot be followed keeps its batch norms
         return ann
 
@@ -117,10 +137,10 @@ def _kept(batches: Iterable[Tensor], kept: list[Tensor], wanted: int) -> Iterato
         yield x
 
 
-def _steady_layers(ann: nn.Module, example: Tensor | tuple[Tensor, ...] | None) -> frozenset[str] | None:
+def _steady_layers(ann: nn.Module, inputs: tuple[Tensor, ...] | None) -> frozenset[str] | None:
     """The activations that see a current which does not change over time; None where the input must be repeated."""
     try:
-        graph = capture(ann, example)
+        graph = capture(stand_in(ann), inputs)
     except ValueError as error:
         warnings.warn(
             f"the input is repeated at every step, so the first layers are computed T times: {error}", stacklevel=3

@@ -12,7 +12,17 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-__all__ = ["all_reduce_sums", "barrier", "gather", "process_group", "rank", "shard", "shard_equally", "world_size"]
+__all__ = [
+    "all_reduce_sums",
+    "barrier",
+    "cores",
+    "gather",
+    "process_group",
+    "rank",
+    "shard",
+    "shard_equally",
+    "world_size",
+]
 
 
 def _running() -> bool:
@@ -27,6 +37,11 @@ def rank() -> int:
 def world_size() -> int:
     """How many processes work together."""
     return dist.get_world_size() if _running() else 1
+
+
+def cores() -> int:
+    """This process's share of the machine's cores: those that ``torchrun`` started beside it have theirs."""
+    return max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def barrier() -> None:

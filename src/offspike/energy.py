@@ -1,20 +1,23 @@
 """What a spiking network spends: synaptic operations, multiply-accumulates, membrane updates, and joules.
 
-- A *synaptic operation* is one event on one connection: an input entry of a linear layer that is not 0 at a step costs
-  as many as it has outgoing connections, its *fan-out* (borders, strides, dilation and groups included). Events that
-  average pooling or a sum merged before the weights count once.
+- A *synaptic operation* is one spike on one connection: a spike costs as many as it reaches of a linear layer, its
+  *fan-out* (borders, strides, dilation and groups included). What only adds spikes up before the weights (average
+  pooling, a mean, a sum, a constant factor) is taken as a part of the connections, and each spike as an event of its
+  own: a value that merges j spikes costs j operations a connection, never one.
 - Linear layers that see the image (no spike before them) multiply: their MACs, once, since their input does not change.
-  Where image and spikes meet before the weights, each entry that is not 0 is a MAC for each of its connections.
+  Where an input is neither the image nor spikes (both together, or what other weights or an unknown operation made of
+  spikes), each entry that is not 0 is a MAC for each of its connections, at every step.
 - A *membrane update* is one neuron at one step. Phase 1 is included: the causal schedule's events, and the updates of
   every schedule (`latency.py`).
 
-The ANN's MACs are counted beside them: also where the spiking network loses. Only layers count (convolutions, linear
-layers and the one-to-one scales of fixed-point shortcuts), not functional calls, of which a warning tells; nor batch
-norms, which fold into the weights, nor a shortcut's own addition.
+A gated max-pool sends spikes again, and these are counted. The ANN's MACs stand beside it all: also where the spiking
+network loses. Only layers count (convolutions, linear layers and the one-to-one scales of fixed-point shortcuts), not
+functional calls, of which a warning tells; nor pools, batch norms, which fold into the weights, or the addition of a
+shortcut.
 """
 
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
@@ -24,20 +27,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from offspike.arithmetic.roles import SYNAPSES, bare
-from offspike.capture import capture
+from offspike.capture import captured
 from offspike.clock import active_clock
-from offspike.graph import Graph
+from offspike.fanout import Wiring, fan_out, wired
+from offspike.graph import GraphNetwork
 from offspike.latency import Cost, cost
 from offspike.layers import SpikingLayer
 from offspike.network import SpikingNetwork
+from offspike.pooling import GatedMaxPool
 
 __all__ = ["CostModel", "Energy", "energies", "energy", "fan_out"]
 
 COUNTS = ("synaptic_operations", "macs", "membrane_updates", "ann_macs")
-SIZES = ("shape", "ndim", "size", "dim", "numel")
 PRODUCTS = ("conv1d", "conv2d", "conv3d", "conv_transpose2d", "linear", "matmul")
 
 
@@ -82,7 +85,7 @@ class Energy:
         return self.synaptic_operations * model.accumulate / self.samples
 
     def mac_joules(self, model: CostModel = DEFAULT) -> float:
-        """The part of ``joules`` that layers which see the image cost."""
+        """The part of ``joules`` that multiplications cost: layers whose input is not spikes."""
         return self.macs * model.mac / self.samples
 
     def update_joules(self, model: CostModel = DEFAULT) -> float:
@@ -127,7 +130,7 @@ def energies(
         for batch in batches:
             x = batch if isinstance(batch, Tensor) else batch[0]
             inputs = [value.to(device) for value in (x if isinstance(x, tuple | list) else (x,))]
-            meter.counts.clear()
+            meter.begin(inputs)
             snn(*inputs, steps=steps)
             count = len(inputs[0])
             totals = [total + meter.spent(count, each) for total, each in zip(totals, costs, strict=True)]
@@ -138,108 +141,96 @@ def energies(
     return tuple(totals)
 
 
-def fan_out(layer: nn.Module, shape: tuple[int, ...]) -> Tensor:
-    """How many outputs each entry of an input of this shape (one sample) reaches: ``Wᵀ1`` with ones for weights.
-
-    It sums to the layer's MACs on this shape; what falls on padding is not counted.
-    """
-    bare = deepcopy(layer).double()
-    bare._forward_hooks.clear()
-    ones = {name: torch.full_like(p, float(name == "weight")) for name, p in bare.named_parameters()}
-    x = torch.ones(1, *shape, dtype=torch.float64, device=ones["weight"].device, requires_grad=True)
-    with torch.enable_grad():
-        (reached,) = torch.autograd.grad(functional_call(bare, ones, (x,)).sum(), [x])
-    return reached[0].round().to(torch.int64)
-
-
 @dataclass
-class _Counts:
-    listening: int = 0  # synaptic operations of a phase of its own, before the first step
-    operations: list[int] = field(default_factory=list)  # of each step
-    macs: int = 0
-    neurons: int = 0
-    ann_macs: int = 0
+class _Events:
+    """Events on connections: ``before`` the first step, in a phase of its own, and ``at`` each step."""
 
-    def add(self, operations: list[int], *, final: bool) -> None:
-        if final:
-            self.operations = [a + b for a, b in zip_longest(self.operations, operations, fillvalue=0)]
+    before: int = 0
+    at: list[int] = field(default_factory=list)
+
+    def add(self, counts: Tensor, fan: Tensor) -> None:
+        """``counts`` of each step and neuron (or entry), ``[T, …]``, each on ``fan`` connections."""
+        events = (counts * fan).flatten(1).sum(1).tolist()
+        if active_clock().phase.final:
+            self.at = [a + b for a, b in zip_longest(self.at, events, fillvalue=0)]
         else:
-            self.listening += sum(operations)
+            self.before += sum(events)
+
+    def until(self, steps: int) -> int:
+        """Of the first ``steps`` steps, and what comes before them."""
+        return self.before + sum(self.at[:steps])
 
 
 class _Meter:
     """Counts of one batch, by module."""
 
-    def __init__(self, on_image: set[str], on_both: set[str]) -> None:
-        self.on_image, self.on_both = on_image, on_both
-        self.counts: defaultdict[str, _Counts] = defaultdict(_Counts)
-        self._fans: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+    def __init__(self, network: GraphNetwork) -> None:
+        self.network = network
+        self._wirings: dict[Any, Wiring] = {}
+
+    def begin(self, inputs: list[Tensor]) -> None:
+        """From 0, with a batch of these inputs."""
+        shapes = tuple(x.shape[1:] for x in inputs)
+        if shapes not in self._wirings:
+            self._wirings[shapes] = wired(self.network, inputs)
+        self.wiring = self._wirings[shapes]
+        self.operations: defaultdict[str, _Events] = defaultdict(_Events)
+        self.products: defaultdict[str, _Events] = defaultdict(_Events)
+        self.calls: Counter[str] = Counter()
 
     def spent(self, samples: int, cost: Cost) -> Energy:
         """What the first ``cost.steps`` steps of this batch took."""
         run = cost.steps if cost.schedule == "causal" else max(cost.steps, cost.rho)
         layers = {}
-        for name, n in self.counts.items():
-            events = n.listening + sum(n.operations[:run])
-            operations, macs = (0, events) if name in self.on_both else (events, n.macs)
-            layers[name] = Energy(samples, operations, macs, n.neurons * cost.membrane_updates, n.ann_macs)
+        for name, one in self.wiring.layers.items():
+            operations, products = self.operations[name].until(run), self.products[name].until(run)
+            updates = samples * one.neurons * cost.membrane_updates
+            layers[name] = Energy(samples, operations, samples * one.macs + products, updates, samples * one.ann_macs)
         sums = {name: sum(getattr(part, name) for part in layers.values()) for name in COUNTS}
         return Energy(samples, **sums, layers=layers)
 
-    def linear(self, name: str, layer: nn.Module, x: Tensor) -> None:
-        key = (name, tuple(x.shape[1:]))
-        if key not in self._fans:
-            self._fans[key] = fan_out(layer, key[1])
-        fan, clock, counts = self._fans[key], active_clock(), self.counts[name]
-        if name in self.on_image:
-            counts.macs += clock.batch * int(fan.sum()) if clock.phase.final else 0  # phase 1 has computed the same
-        else:
-            events = torch.count_nonzero(clock.unfold(x), 1) * fan
-            counts.add(events.flatten(1).sum(1).tolist(), final=clock.phase.final)
-        if clock.phase.final:
-            counts.ann_macs += clock.batch * int(fan.sum())
+    def sent(self, name: str, spikes: Tensor) -> None:
+        """What neurons, or a gated pool, send to the layers behind them."""
+        fans = self.wiring.fans.get(name)
+        if fans is not None:
+            counts = torch.count_nonzero(active_clock().unfold(spikes), 1)
+            for layer, fan in fans.items():
+                self.operations[layer].add(counts, fan)
 
-    def spiking(self, name: str, output: Tensor) -> None:
-        clock = active_clock()
-        if clock.phase.final:
-            self.counts[name].neurons += output.numel() // clock.steps
+    def seen(self, name: str, x: Tensor) -> None:
+        """What a layer gets, in the next of its calls."""
+        uses = self.wiring.uses[name]
+        fan = uses[self.calls[name] % len(uses)]
+        self.calls[name] += 1
+        if fan is not None:
+            self.products[name].add(torch.count_nonzero(active_clock().unfold(x), 1), fan)
 
 
 @contextmanager
 def _metering(snn: SpikingNetwork) -> Iterator[_Meter]:
-    graph = capture(snn.model)
-    missed = sorted({node.target for node in graph.nodes if node.kind != "module" and bare(node) in PRODUCTS})
+    network = captured(_copied(snn.model))
+    missed = sorted({node.target for node in network.graph.nodes if node.kind != "module" and bare(node) in PRODUCTS})
     if missed:
         message = (
             f"energy counts layers, not {', '.join(missed)}: make an nn.Linear or nn.Conv of it to have it counted"
         )
         warnings.warn(message, stacklevel=5)
-    meter = _Meter(*_reached(graph, snn.model))
+    meter = _Meter(network)
     with ExitStack() as stack:
         for name, module in snn.model.named_modules():
             if isinstance(module, SYNAPSES):
-                hook = module.register_forward_hook(lambda m, args, out, name=name: meter.linear(name, m, args[0]))
+                hook = module.register_forward_hook(lambda m, args, out, name=name: meter.seen(name, args[0]))
                 stack.callback(hook.remove)
-            elif isinstance(module, SpikingLayer):
-                hook = module.register_forward_hook(lambda m, args, out, name=name: meter.spiking(name, out))
+            elif isinstance(module, SpikingLayer | GatedMaxPool):
+                hook = module.register_forward_hook(lambda m, args, out, name=name: meter.sent(name, out))
                 stack.callback(hook.remove)
         yield meter
 
 
-def _reached(graph: Graph, model: nn.Module) -> tuple[set[str], set[str]]:
-    """The layers that no spike reaches, and those that the image and spikes reach together."""
-    carried: dict[str, set[str]] = {}
-    on_image, on_both = set(), set()
-    for node in graph.nodes:
-        met = set[str]().union(*(carried[name] for name in node.refs)) if bare(node) not in SIZES else set()
-        if node.kind == "input":
-            met = {"image"}
-        elif node.kind == "module":
-            if "spikes" not in met:
-                on_image.add(node.target)
-            elif "image" in met:
-                on_both.add(node.target)
-            if isinstance(model.get_submodule(node.target), SpikingLayer):
-                met = {"spikes"}
-        carried[node.name] = met
-    return on_image, on_both
+def _copied(model: nn.Module) -> nn.Module:
+    """In float64, where counts are exact; without gradients and hooks of its own."""
+    copy = deepcopy(model).double().requires_grad_(False)
+    for module in copy.modules():
+        module._forward_hooks.clear()
+        module._forward_pre_hooks.clear()
+    return copy

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from offspike import methods
 from offspike.activations import QCFS, Activation, Rectifier
 from offspike.convert import convert
+from offspike.corrections import Progress as Corrected
 from offspike.evaluate import Progress, evaluate
 from offspike.methods import LEARNED, METHODS, Method, Schedule
 from offspike.prepare import prepare
@@ -21,13 +22,14 @@ from offspike.report import Report
 from offspike.thresholds import Rule
 
 __all__ = [
-    "NAMES", "analyse", "compare", "has_thresholds", "levels_of", "line_up", "named", "provenance", "readouts",
-    "rectified",
+    "NAMES", "Bar", "analyse", "compare", "has_thresholds", "layers_of", "levels_of", "line_up", "named", "provenance",
+    "readouts", "rectified",
 ]  # fmt: skip
 
 NAMES = (*(name for name in METHODS if name != "snnc"), "snnc_light", "snnc_advanced")  # every method of the tables
 
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]  # called once for each method
+Bar = Callable[[str, int], Progress]  # what is done, and how much of it; the answer hears of what is finished
 
 
 def line_up(rho: int, *, schedule: Schedule = "layerwise", threshold: Rule = LEARNED) -> dict[str, Method]:
@@ -50,7 +52,7 @@ def named(
     """
     options: dict[str, dict[str, Any]] = {
         **{key: {"rho": rho, "schedule": schedule, "threshold": threshold} for key in ("cos", "cos_light", "exact")},
-        "qcfs": {"threshold": threshold},
+        **{key: {"threshold": threshold} for key in ("qcfs", "random")},
         "srp": {"tau": rho, "threshold": threshold},
         "snnc": {"steps": steps},
     }
@@ -94,6 +96,18 @@ def analyse(ann: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], method: Me
     if not next(iter(records.values())).constrained.total:
         raise ValueError("the data loader is empty: there is nothing to analyse")
     return records
+
+
+def layers_of(bar: Bar, name: str) -> Corrected:
+    """A bar for each correction of a conversion, which tells of its layers one by one."""
+    begun: list[Progress] = []
+
+    def tell(what: str, done: int, total: int) -> None:
+        if done == 1:
+            begun.append(bar(f"{name}, {what} of layers", total))
+        begun[-1](1)
+
+    return tell
 
 
 def rectified(ann: nn.Module, shape: Sequence[int]) -> nn.Module:

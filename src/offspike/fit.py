@@ -9,10 +9,10 @@ import torch
 
 __all__ = ["Fit"]
 
-FIRST = 16  # samples, where nothing is known yet
+FIRST = 1  # sample, where nothing is known yet
 PIECE = 32  # steps at a time where not all fit: the membrane is then read and written once in so many
 COPIES = 5  # of the largest layer that live at once: currents, spikes, a shortcut, and room for the convolution
-CACHED = 16 << 20  # bytes of the largest layer's currents that a CPU's cache keeps for its neurons (benchmarks/parts.py)
+CACHED = 16 << 20  # bytes of the largest layer's currents, which a CPU's cache keeps for neurons (benchmarks/parts.py)
 
 MACHINE, CONTAINER = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 

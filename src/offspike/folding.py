@@ -1,5 +1,10 @@
-"""``fold``: BatchNorm into the layer before it, where nothing else sees what lies between."""
+"""``fold``: BatchNorm into the layer before it, where nothing else sees what lies between.
 
+Before that, the copies of a model that are safe to work on: one to trace, one whose layers are plain; a layer exchanged
+under every name that it has; and what a model is known to take.
+"""
+
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
@@ -7,15 +12,26 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize, prune, remove_spectral_norm, remove_weight_norm
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
-from offspike.capture import Step, trace
-from offspike.graph import Ref, refs_in
+from offspike.capture import Step, trace, weight
+from offspike.graph import GraphNetwork, Ref, refs_in, values_in
+from offspike.inspection.mixing import random_inputs
 
-__all__ = ["fold"]
+__all__ = [
+    "blanks", "copy_of", "fold", "known_inputs", "known_shape", "known_shapes", "plain", "put", "remember_shapes",
+    "stand_in",
+]  # fmt: skip
 
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+Pair = tuple[str, str]
+Shapes = tuple[tuple[int, ...], ...]
+
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_LINEAR = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED, nn.Linear)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_SHAPES = "_offspike_input_shapes"  # on models of other people, whose ``input_shape`` may be something else
 
 
 @torch.no_grad()
@@ -26,27 +42,31 @@ def fold(model: nn.Module, *, example: Tensor | tuple[Tensor, ...] | None = None
     ``nn.Identity``; one that cannot be folded (after a concatenation, or where its input is used elsewhere too) stays.
     A BatchNorm1d after a linear layer normalises the right axis only if there are no others: that is folded if
     ``example``, or the model's ``input_shape``, shows it.
+
+    The folded model must make the same calls and, where its inputs are known, give the same answers in float64. A
+    BatchNorm that keeps it from that stays, with a warning.
     """
-    model = deepcopy(model).eval()
-    pairs = list(_pairs(trace(model, example), model))
-    flat = _flat(model, [name for name, _ in pairs], example)
-    for name, norm_name in pairs:
-        layer, norm = model.get_submodule(name), model.get_submodule(norm_name)
-        if isinstance(layer, nn.Linear) and name not in flat:
-            continue
-        _merge(layer, norm)
-        parent, _, attribute = norm_name.rpartition(".")
-        setattr(model.get_submodule(parent), attribute, nn.Identity())
-    return model
+    model = plain(model)
+    inputs = known_inputs(model, example)
+    steps = trace(stand_in(model), inputs)
+    pairs = list(_pairs(steps, model))
+    if not pairs:
+        return model
+    wide = deepcopy(model).double()  # no activation's level changes because of rounding
+    given = None if inputs is None else tuple(x.double() for x in inputs)
+    linear = {name for name, _ in pairs if isinstance(model.get_submodule(name), nn.Linear)}
+    linear -= _flat(wide, linear, given)
+    return _merged(model, _sound(wide, [pair for pair in pairs if pair[0] not in linear], given))
 
 
-def _pairs(steps: list[Step], model: nn.Module) -> Iterator[tuple[str, str]]:
+def _pairs(steps: list[Step], model: nn.Module) -> Iterator[Pair]:
     """The names of layers and of the BatchNorms that alone use their output, each called once."""
     users: Counter[str] = Counter()
     for step in steps:
         users.update(refs_in((step.args, step.kwargs)))
     calls = Counter(id(model.get_submodule(step.target)) for step in steps if step.kind == "module")
-    attributes = [step.target for step in steps if step.kind == "attribute"]
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    used = {id(tensors[step.target]) for step in steps if step.kind == "attribute"}
     by_name = {step.name: step for step in steps}
     for step in steps:
         before = by_name[step.args[0].name] if step.args and isinstance(step.args[0], Ref) else None
@@ -54,35 +74,84 @@ def _pairs(steps: list[Step], model: nn.Module) -> Iterator[tuple[str, str]]:
             continue
         layer, norm = model.get_submodule(before.target), model.get_submodule(step.target)
         alone = calls[id(layer)] == calls[id(norm)] == 1
-        shared = any(name.startswith((f"{before.target}.", f"{step.target}.")) for name in attributes)
-        fits = isinstance(layer, (*_CONVOLUTIONS, *_TRANSPOSED, nn.Linear)) and isinstance(norm, _NORMS)
+        shared = used.intersection(id(x) for x in (*layer.parameters(), *norm.parameters(), *norm.buffers()))
+        # Of a class derived from these nobody knows what it does with its weights.
+        fits = type(layer) in _LINEAR and type(norm) in _NORMS and not _hooked(layer) and not _hooked(norm)
         if alone and fits and not shared and norm.running_mean is not None:
             yield before.target, step.target
 
 
-def _flat(model: nn.Module, names: list[str], example: Any) -> set[str]:
+def _hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def _flat(wide: nn.Module, names: set[str], inputs: tuple[Tensor, ...] | None) -> set[str]:
     """Those of the layers whose output is ``[B, features]``."""
-    shape = getattr(model, "input_shape", None)
-    tensor = next(model.parameters(), torch.empty(0))
-    if example is None and shape is not None:
-        example = tensor.new_zeros(2, *shape)
-    if example is None:
+    if not names or inputs is None:
         return set()
-    flat: set[str] = set()
-
-    def look(name: str, output: Tensor) -> None:
-        flat.update([name] if output.ndim == 2 else [])
-
-    hooks = [
-        model.get_submodule(name).register_forward_hook(lambda m, args, out, name=name: look(name, out))
-        for name in names
-    ]
-    try:
-        model(*(x.clone() for x in (example if isinstance(example, tuple) else (example,))))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    wide, flat = deepcopy(wide), set[str]()
+    for name in names:
+        wide.get_submodule(name).register_forward_hook(
+            lambda m, args, out, name=name: flat.update([name] if out.ndim == 2 else [])
+        )
+    _answers(wide, inputs)
     return flat
+
+
+def _sound(wide: nn.Module, pairs: list[Pair], inputs: tuple[Tensor, ...] | None) -> list[Pair]:
+    """The pairs that can be merged and leave the model what it is; a warning names the others."""
+    expected = _behaviour(wide, inputs)
+    if _alike(_behaviour(_merged(deepcopy(wide), pairs), inputs), expected):
+        return pairs
+    sound = []
+    for pair in pairs:
+        if _alike(_behaviour(_merged(deepcopy(wide), [pair]), inputs), expected):
+            sound.append(pair)
+        else:
+            name, norm = pair
+            warnings.warn(f"{norm} stays: with it folded into {name} the model does something else", stacklevel=4)
+    return sound
+
+
+def _behaviour(wide: nn.Module, inputs: tuple[Tensor, ...] | None) -> tuple[list[Any], list[Tensor]] | None:
+    """What a model calls and answers; None where it calls a layer that has no name any more, kept in a Python list."""
+    try:
+        steps = trace(wide, inputs)
+    except ValueError:
+        return None
+    calls = [(step.kind, step.target, step.args, step.kwargs) for step in steps]
+    return calls, [] if inputs is None else _answers(wide, inputs)
+
+
+def _answers(wide: nn.Module, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    """What a float64 model says of random inputs like these; it may keep some of it."""
+    if any(x.is_meta for x in wide.parameters()):
+        return []
+    given = random_inputs([tuple(x.shape[1:]) for x in inputs], like=weight(wide))
+    try:
+        return values_in(wide(*given), Tensor)
+    except Exception as error:  # the user's own code runs here and may raise anything
+        reason = f"{error}".partition("\n")[0]
+        raise ValueError(f"folding is checked in float64, in which the model does not run: {reason}") from error
+
+
+def _alike(found: tuple[list[Any], list[Tensor]] | None, expected: tuple[list[Any], list[Tensor]] | None) -> bool:
+    if found is None or expected is None or found[0] != expected[0] or len(found[1]) != len(expected[1]):
+        return False
+    for value, wanted in zip(found[1], expected[1], strict=True):
+        scale = float(wanted.abs().max()) if wanted.numel() else 0.0
+        if value.shape != wanted.shape or not torch.allclose(value, wanted, rtol=1e-9, atol=1e-9 * scale):
+            return False
+    return True
+
+
+def _merged(model: nn.Module, pairs: list[Pair]) -> nn.Module:
+    """``model`` itself, with these pairs folded."""
+    for name, norm_name in pairs:
+        norm = model.get_submodule(norm_name)
+        _merge(model.get_submodule(name), norm)
+        put(model, norm, nn.Identity())
+    return model
 
 
 def _merge(layer: Any, norm: Any) -> None:
@@ -100,3 +169,87 @@ def _merge(layer: Any, norm: Any) -> None:
         weight = weight * scale.view(-1, *[1] * (weight.ndim - 1))
     layer.weight = nn.Parameter(weight.to(layer.weight.dtype))
     layer.bias = nn.Parameter(bias.to(layer.weight.dtype))
+
+
+def put(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Put ``new`` in the place of ``old``, under every name that ``model`` has for it."""
+    for path, module in list(model.named_modules(remove_duplicate=False)):
+        if module is old:
+            parent, _, name = path.rpartition(".")
+            setattr(model.get_submodule(parent), name, new)
+
+
+def copy_of(model: nn.Module) -> nn.Module:
+    """A copy of ``model``; of tensors that it keeps from its last pass only their values."""
+    kept = {id(x): x.detach().clone() for x in _tensors(model) if not x.is_leaf}
+    try:
+        return deepcopy(model, kept)
+    except Exception as error:  # whatever a user's attributes raise
+        raise ValueError(f"the model cannot be copied: {str(error).partition(chr(10))[0]}") from error
+
+
+def stand_in(model: nn.Module) -> nn.Module:
+    """A copy that shares the tensors of ``model``, to be traced in its place: code that runs may change ``self``."""
+    return deepcopy(model, {id(x): x for x in _tensors(model)})
+
+
+def plain(model: nn.Module) -> nn.Module:
+    """A copy in eval mode in which weights made of others (weight_norm, spectral_norm, pruning) are plain weights."""
+    model = copy_of(model).eval()
+    for module in list(model.modules()):
+        if parametrize.is_parametrized(module):
+            kind = type(module)  # the original has it too, and would lose the property that computes its weight
+            module.__class__ = type(kind.__name__, kind.__bases__, dict(vars(kind)))
+            for name in list(module.parametrizations):  # type: ignore[arg-type]
+                parametrize.remove_parametrizations(module, name, leave_parametrized=True)
+        for hook in list(module._forward_pre_hooks.values()):
+            match hook:
+                case WeightNorm():
+                    remove_weight_norm(module, hook.name)
+                case SpectralNorm():
+                    remove_spectral_norm(module, hook.name)
+                case prune.BasePruningMethod():
+                    prune.remove(module, hook._tensor_name)  # type: ignore[no-untyped-call]
+    return model
+
+
+def remember_shapes(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """Note on ``model`` what inputs it takes; ``input_shape`` is that too where the name is free."""
+    shapes, noted = tuple(tuple(x.shape[1:]) for x in inputs), getattr(model, _SHAPES, None)
+    setattr(model, _SHAPES, shapes)
+    ours = noted is not None and noted == (getattr(model, "input_shape", None),)
+    free = not hasattr(type(model), "input_shape") and (ours or not hasattr(model, "input_shape"))
+    if isinstance(model, GraphNetwork) or (free and len(shapes) == 1):
+        model.input_shape = shapes[0] if len(shapes) == 1 else None  # type: ignore[assignment]
+
+
+def known_shapes(model: nn.Module) -> Shapes | None:
+    """The shapes of the model's inputs, without the batch axis, if it is known."""
+    shape, noted = getattr(model, "input_shape", None), getattr(model, _SHAPES, None)
+    if noted is not None and not (isinstance(model, GraphNetwork) and len(noted) == 1):
+        return noted  # type: ignore[no-any-return]
+    sizes = isinstance(shape, tuple | list) and all(isinstance(size, int) for size in shape)
+    return (tuple(shape),) if sizes else None  # type: ignore[arg-type]
+
+
+def known_shape(model: nn.Module) -> tuple[int, ...] | None:
+    """The shape of the model's one input, if it is known."""
+    shapes = known_shapes(model) or ()
+    return shapes[0] if len(shapes) == 1 else None
+
+
+def known_inputs(model: nn.Module, example: Tensor | tuple[Tensor, ...] | None = None) -> tuple[Tensor, ...] | None:
+    """``example`` as a tuple; without one, zeros of the shapes that the model is known to take."""
+    if example is not None:
+        return example if isinstance(example, tuple) else (example,)
+    shapes = known_shapes(model)
+    return None if shapes is None else blanks(model, shapes)
+
+
+def blanks(model: nn.Module, shapes: Shapes) -> tuple[Tensor, ...]:
+    """One sample of zeros for each input."""
+    return tuple(weight(model).new_zeros(1, *shape) for shape in shapes)
+
+
+def _tensors(model: nn.Module) -> list[Tensor]:
+    return [x for module in model.modules() for x in values_in(vars(module), Tensor)]

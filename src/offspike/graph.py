@@ -39,24 +39,29 @@ def _table(prefix: str, owner: Any, names: str) -> dict[str, Callable[..., Any]]
     return {prefix + name: getattr(owner, name) for name in names.split()}
 
 
+# For constants, and for what is computed from the input before any neuron; `audit` refuses them elsewhere.
+_NONLINEAR = "sqrt rsqrt exp log abs pow square reciprocal std var amax amin maximum minimum sigmoid tanh softmax"
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "shape": _shape,
     "ndim": _ndim,
-    **_table("operator.", operator, "add iadd sub isub mul imul truediv itruediv floordiv mod neg getitem matmul"),
+    **_table("operator.", operator, "add iadd sub isub mul imul truediv itruediv floordiv mod neg getitem matmul pow"),
     **_table("torch.", torch, "add sub mul div neg cat concat stack chunk split narrow flatten reshape permute matmul"),
     **_table("torch.", torch, "bmm mm transpose squeeze unsqueeze mean sum flip roll select unbind unflatten movedim"),
-    **_table("torch.", torch, "swapaxes relu relu_ clamp clamp_ clamp_min clip conv1d conv2d conv3d conv_transpose2d"),
-    **_table("torch.", torch, "avg_pool1d adaptive_avg_pool1d max_pool1d max_pool2d max_pool3d"),
+    **_table("torch.", torch, "swapaxes relu relu_ clamp clamp_ clamp_min clamp_max clip conv1d conv2d conv3d"),
+    **_table("torch.", torch, "conv_transpose2d avg_pool1d adaptive_avg_pool1d max_pool1d max_pool2d max_pool3d"),
     **_table("torch.", torch, "pixel_shuffle pixel_unshuffle channel_shuffle einsum hstack index_select t zeros_like"),
+    **_table("torch.", torch, "ones_like " + _NONLINEAR),
     **_table("F.", F, "avg_pool2d avg_pool3d adaptive_avg_pool2d adaptive_avg_pool3d max_pool1d max_pool2d max_pool3d"),
-    **_table("F.", F, "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d batch_norm unfold fold"),
+    **_table("F.", F, "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d batch_norm unfold fold softplus"),
     **_table("F.", F, "pad interpolate linear dropout dropout1d dropout2d dropout3d relu relu6 leaky_relu hardtanh"),
+    "F.softmax": F.softmax,
 }
 METHODS = frozenset(
     _table("", Tensor, "add add_ sub sub_ mul mul_ div div_ neg relu relu_ clamp clamp_ mean clone contiguous size dim")
     | _table("", Tensor, "flatten unflatten reshape view permute transpose squeeze unsqueeze chunk split narrow expand")
     | _table("", Tensor, "sum flip roll select unbind movedim swapaxes repeat expand_as view_as matmul detach numel")
-    | _table("", Tensor, "clamp_min clamp_min_ clip clip_ float t index_select bmm mm")
+    | _table("", Tensor, "clamp_min clamp_min_ clamp_max clip clip_ float t index_select bmm mm new_zeros new_ones")
+    | _table("", Tensor, _NONLINEAR)
 )
 
 

@@ -6,6 +6,7 @@ is per sample: the same neuron starts elsewhere for another image.
 """
 
 import math
+import zlib
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
@@ -58,7 +59,8 @@ class Constant:
 class Uniform:
     """``v(0) ~ U[0, θ)``, drawn once for each neuron from ``seed``: the same for every sample, call and device.
 
-    ``current`` is ``[T, B, …]``, or ``[T, N]`` for N neurons without a batch.
+    ``current`` is ``[T, B, …]``, or ``[T, N]`` for N neurons without a batch. Layers of one shape would draw the same
+    numbers: ``convert`` gives each a seed of its own.
     """
 
     seed: int = 0
@@ -70,6 +72,10 @@ class Uniform:
         generator = torch.Generator().manual_seed(self.seed)
         draw = torch.rand(neurons, generator=generator, dtype=torch.float64)
         return (_theta(current, theta) * draw.to(current.device, ops.state_dtype(current))).expand(current.shape[1:])
+
+    def seed_of(self, layer: str) -> int:
+        """The seed of the layer with this name, from 1 to 2³¹ − 1."""
+        return zlib.crc32(f"{self.seed} {layer}".encode()) % (2**31 - 1) + 1
 
 
 @dataclass(frozen=True)

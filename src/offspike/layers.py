@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from offspike.clock import active_clock
 from offspike.fused import Drive, Product
+from offspike.initial import Policy, Uniform
 from offspike.leaves import register_leaf
 from offspike.methods import Method
 
@@ -18,6 +19,7 @@ class SpikingLayer(nn.Module):
 
     ``theta`` is the threshold, a scalar or broadcastable to a sample. ``levels`` is L of the activation it replaces
     (None: not quantised). ``steady`` says that the current does not change over time (it comes from the image alone).
+    ``seed`` is the layer's own, where the method draws v(0) at random.
 
     Corrections for a whole data set (`corrections.py`): ``shift`` is added to the current of every step, ``start`` to
     v(0). None: no correction.
@@ -27,14 +29,25 @@ class SpikingLayer(nn.Module):
     shift: Tensor | None
     start: Tensor | None
 
-    def __init__(self, theta: Tensor, method: Method, *, levels: int | None = None, steady: bool = False) -> None:
+    def __init__(
+        self,
+        theta: Tensor,
+        method: Method,
+        *,
+        levels: int | None = None,
+        steady: bool = False,
+        seed: int | None = None,
+    ) -> None:
         super().__init__()
         if not theta.is_meta and not bool((theta.isfinite() & (theta > 0)).all()):  # a meta tensor has no values
             raise ValueError(f"thresholds must be positive and finite, got {theta.min().item():g}")
+        if seed is not None and not isinstance(method.initial, Uniform):
+            raise ValueError(f"{method.initial} draws nothing at random: it takes no seed")
         self.register_buffer("theta", theta.detach().clone())
         self.register_buffer("shift", None)
         self.register_buffer("start", None)
-        self.policy = method.initial
+        self.seed = seed
+        self.policy: Policy = method.initial if seed is None else Uniform(seed)
         self.neuron = method.neuron
         self.levels = levels
         self.steady = steady
@@ -78,16 +91,18 @@ class SpikingLayer(nn.Module):
 
 def _describe(layer: SpikingLayer) -> dict[str, Any]:
     corrections = {"shift": layer.shift, "start": layer.start}
-    shapes = {name: list(x.shape) for name, x in corrections.items() if x is not None}
-    return {"shape": list(layer.theta.shape), "levels": layer.levels, "steady": layer.steady, **shapes}
+    parts: dict[str, Any] = {name: list(x.shape) for name, x in corrections.items() if x is not None}
+    if layer.seed is not None:
+        parts["seed"] = layer.seed
+    return {"shape": list(layer.theta.shape), "levels": layer.levels, "steady": layer.steady, **parts}
 
 
 def _build(fields: dict[str, Any]) -> SpikingLayer:
     """``fields`` as described, and the method of the network."""
     if fields["method"] is None:
         raise ValueError("a spiking layer outside a spiking network: save the SpikingNetwork, not its model")
-    theta = torch.ones(fields["shape"])
-    layer = SpikingLayer(theta, fields["method"], levels=fields["levels"], steady=bool(fields["steady"]))
+    options = {"levels": fields["levels"], "steady": bool(fields["steady"]), "seed": fields.get("seed")}
+    layer = SpikingLayer(torch.ones(fields["shape"]), fields["method"], **options)
     layer.shift = torch.zeros(fields["shift"]) if "shift" in fields else None
     layer.start = torch.zeros(fields["start"]) if "start" in fields else None
     return layer

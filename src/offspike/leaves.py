@@ -27,6 +27,7 @@ FIELDS: dict[type[nn.Module], list[str]] = {
             nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,
         ),
         ("num_features eps momentum affine track_running_stats", nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
+        ("num_features eps momentum affine track_running_stats", nn.SyncBatchNorm),  # in eval mode one of those
         ("in_features out_features bias", nn.Linear),
         ("kernel_size stride padding ceil_mode count_include_pad", nn.AvgPool1d),
         ("kernel_size stride padding ceil_mode count_include_pad divisor_override", nn.AvgPool2d, nn.AvgPool3d),
@@ -35,19 +36,26 @@ FIELDS: dict[type[nn.Module], list[str]] = {
         ("start_dim end_dim", nn.Flatten),
         ("dim unflattened_size", nn.Unflatten),
         ("size scale_factor mode align_corners recompute_scale_factor", nn.Upsample),
-        ("padding", nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.ReflectionPad1d, nn.ReflectionPad2d),
+        ("size scale_factor", nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d),
+        ("padding", nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d),
+        ("padding", nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReflectionPad3d),
+        ("padding", nn.ReplicationPad1d, nn.ReplicationPad2d, nn.ReplicationPad3d),
+        ("padding", nn.CircularPad1d, nn.CircularPad2d, nn.CircularPad3d),
+        ("padding value", nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d),
+        ("kernel_size dilation padding stride", nn.Unfold),
+        ("output_size kernel_size dilation padding stride", nn.Fold),
         ("upscale_factor", nn.PixelShuffle),
         ("downscale_factor", nn.PixelUnshuffle),
         ("groups", nn.ChannelShuffle),
         ("", nn.Identity),
-        ("p inplace", nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
+        ("p inplace", nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout),
         ("inplace", nn.ReLU, nn.ReLU6),
         ("min_val max_val inplace", nn.Hardtanh),
         ("negative_slope inplace", nn.LeakyReLU),
     )
     for kind in kinds
 }  # fmt: skip
-REALS = ("p", "eps", "scale_factor", "momentum", "min_val", "max_val", "negative_slope")
+REALS = ("p", "eps", "scale_factor", "momentum", "min_val", "max_val", "negative_slope", "value")
 WORDS = ("padding", "padding_mode", "mode")
 LEAST = {
     "padding": 0,

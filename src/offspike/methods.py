@@ -9,12 +9,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from offspike.corrections import CORRECTIONS, Bias, Correction, HalfStep, Potential, Weights
-from offspike.initial import POLICIES, Constant, Exact, Policy, Residual, Shift, Silence
+from offspike.initial import POLICIES, Constant, Exact, Policy, Residual, Shift, Silence, Uniform
 from offspike.neurons import IF, NEURONS, Neuron, SignedIF
 from offspike.thresholds import RULES, Learned, LeastError, Maximum, Percentile, Rule
 
 __all__ = [
-    "METHODS", "Method", "Schedule", "by_name", "cos", "cos_light", "exact", "opi", "qcfs", "rmp", "snm", "snnc", "srp",
+    "METHODS", "Method", "Schedule", "by_name", "cos", "cos_light", "exact", "opi", "qcfs", "random", "rmp", "snm",
+    "snnc", "srp",
 ]  # fmt: skip
 
 Schedule = Literal["layerwise", "causal"]
@@ -172,8 +173,13 @@ def srp(tau: int = 4, *, eps: float = 1e-3, threshold: Rule = LEARNED) -> Method
     return Method("srp", Silence(tau, eps), schedule="causal", threshold=threshold)
 
 
+def random(seed: int = 0, *, threshold: Rule = LEARNED) -> Method:
+    """v(0) drawn from U[0, θ) for each neuron, the same for all images (the paper's Table S3): no calibration."""
+    return Method("random", Uniform(seed), threshold=threshold)
+
+
 METHODS: dict[str, Callable[..., Method]] = {
-    build.__name__: build for build in (qcfs, cos, cos_light, exact, rmp, opi, snm, snnc, srp)
+    build.__name__: build for build in (qcfs, cos, cos_light, exact, rmp, opi, snm, snnc, srp, random)
 }
 
 

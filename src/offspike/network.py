@@ -14,7 +14,8 @@ from offspike.fast.plan import Plan
 from offspike.fast.precision import Precision, arithmetic, check_precision
 from offspike.fast.replay import Replays, worth
 from offspike.fast.whole import check_run
-from offspike.graph import map_values, values_in
+from offspike.folding import blanks, known_shapes, stand_in
+from offspike.graph import Graph, GraphNetwork, Node, Ref, map_values, values_in
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
 
@@ -41,7 +42,8 @@ class SpikingNetwork(nn.Module):
     """``snn(x, steps=T)`` returns the logits of each step, ``[T, B, classes]``.
 
     ``logits[:t].mean(0)`` is the readout at t. A model with several inputs takes them in its order,
-    ``snn(a, b, steps=T)``; a tuple, list or dictionary comes back with a leading time axis on each tensor.
+    ``snn(a, b, steps=T)``; a tuple, list or dictionary comes back with a leading time axis on each tensor. A parameter
+    that the model returns is the same at each step.
 
     The input is the same image at each step, so whatever lies before the first spiking layer is computed once; with
     ``repeat_input`` (a model where the image and spikes meet) the image is repeated instead. Nothing is kept between
@@ -61,6 +63,7 @@ class SpikingNetwork(nn.Module):
     certificate: Proven | None = None
     _ready: tuple[Any, Plan | None, Replays] | None = None
     _covered: tuple[Any, Any] | None = None
+    _rows: Any = True  # of networks that were pickled before it was looked at
 
     def __init__(
         self,
@@ -78,6 +81,7 @@ class SpikingNetwork(nn.Module):
         self.input_shape = input_shape
         self.repeat_input = repeat_input
         self.precision = precision
+        self._rows = self._read_rows()
         self.eval()
 
     def forward(
@@ -137,18 +141,29 @@ class SpikingNetwork(nn.Module):
         self, run: Callable[..., Any], inputs: Sequence[Tensor], steps: int, piece: int | None, heard: Heard | None
     ) -> Any:
         """All passes that the schedule asks for."""
+        bad = _not_finite(inputs)
 
         def one_pass(horizon: int, phase: Phase, carry: dict[Any, Tensor] | None) -> Any:
-            return self._pass(run, inputs, Clock(horizon, len(inputs[0]), phase, carry, heard))
+            return self._pass(run, inputs, Clock(horizon, len(inputs[0]), phase, carry, heard), bad)
 
-        return _finish(schedules.run(self.method, steps, one_pass, piece=piece), steps, inputs)
+        return _finish(schedules.run(self.method, steps, one_pass, piece=piece), steps)
 
-    def _pass(self, run: Callable[..., Any], inputs: Sequence[Tensor], clock: Clock) -> Any:
-        """What the model returns at each step of the clock, ``[T, B, …]``."""
+    def _pass(self, run: Callable[..., Any], inputs: Sequence[Tensor], clock: Clock, bad: Tensor | None = None) -> Any:
+        """What the model returns at each step of the clock, ``[T, B, …]``; ``bad``, if any, is added to each sample."""
+
+        def unfold(leaf: Any, rows: bool) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            if not rows:
+                return clock.repeat(leaf)
+            out = clock.unfold(leaf)
+            return out if bad is None else out + bad.to(out.dtype).view(1, -1, *[1] * (out.ndim - 2))
+
         with clock.ticking():
             given = [clock.fold(clock.hold(x)) for x in inputs] if self.repeat_input else list(inputs)
             out = self._try(run, given)
-            return map_values(out, lambda leaf: clock.unfold(leaf) if isinstance(leaf, Tensor) else leaf)
+            rows = iter(_each_leaf(out, self._rows))
+            return map_values(out, lambda leaf: unfold(leaf, next(rows)))
 
     def _run(self, *inputs: Tensor) -> Any:
         """The model itself, layer by layer."""
@@ -192,12 +207,23 @@ class SpikingNetwork(nn.Module):
         modules = [_Same(module) for module in self.model.modules()]
         return modules, state, layers, self.method, self.precision, self.repeat_input
 
-    def _make_plan(self) -> Plan | None:
-        tensor = next(self.model.parameters(), None)
-        known = None if self.input_shape is None or tensor is None else tensor.new_zeros(1, *self.input_shape)
+    def _capture(self) -> Graph:
+        shapes = known_shapes(self.model) if self.input_shape is None else (self.input_shape,)
+        return capture(stand_in(self.model), None if shapes is None else blanks(self.model, shapes))
+
+    def _read_rows(self) -> Any:
+        """Of each value that the model returns, whether it has a row for each sample; True: of them all."""
         try:
-            graph = capture(self.model, known)
+            graph = self.model.graph if isinstance(self.model, GraphNetwork) else self._capture()
         except ValueError:  # its code cannot be followed: convert has warned of that
+            return True
+        common = _common(graph, self.model)
+        return map_values(graph.nodes[-1].args[0], lambda leaf: isinstance(leaf, Ref) and leaf.name not in common)
+
+    def _make_plan(self) -> Plan | None:
+        try:
+            graph = self._capture()
+        except ValueError:  # as above
             if self.precision == "int8":
                 raise
             return None
@@ -259,18 +285,52 @@ class _Same:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _finish(pieces: list[Any], steps: int, inputs: Any) -> Any:
-    """The first ``steps`` steps of all pieces; NaN for samples whose input was not finite, on a GPU."""
-    bad = None
-    if inputs[0].device.type != "cpu":
-        bad = sum((x * 0).flatten(1).sum(1) for x in inputs)  # 0, or NaN
+def _common(graph: Graph, model: nn.Module) -> set[str]:
+    """The nodes that have nothing to do with samples: parameters, sizes but the batch's, and what is made of them."""
+    common: set[str] = set()
+    nodes = {node.name: node for node in graph.nodes}
+    for node in graph.nodes:
+        neuron = node.kind == "module" and isinstance(model.get_submodule(node.target), SpikingLayer)
+        made = node.kind != "input" and not neuron and common.issuperset(node.refs)
+        if made or (node.kind in ("function", "method") and _is_a_size(node, nodes)):
+            common.add(node.name)
+    return common
+
+
+def _is_a_size(node: Node, nodes: dict[str, Node]) -> bool:
+    """Whether a node asks how large samples are: ``x.size(1)``, ``x.shape[2:]``, ``x.ndim``; not how many."""
+    if node.target in ("ndim", "dim"):
+        return True
+    owner = nodes[node.args[0].name] if node.target == "operator.getitem" and isinstance(node.args[0], Ref) else node
+    if owner.kind not in ("function", "method") or owner.target not in ("size", "shape"):
+        return False
+    axis = node.kwargs.get("dim", *node.args[1:2])
+    first = axis.start if isinstance(axis, slice) else axis
+    return isinstance(first, int) and (first > 0 or axis == -1)
+
+
+def _each_leaf(out: Any, rows: Any) -> list[bool]:
+    """``rows``, which holds one value where ``out`` may hold a list of tensors, for every leaf of ``out``."""
+    if isinstance(rows, bool):
+        return [rows] * len(values_in(out, object))
+    pairs = [(out[key], rows[key]) for key in out] if isinstance(rows, dict) else zip(out, rows, strict=True)
+    return [leaf for pair in pairs for leaf in _each_leaf(*pair)]
+
+
+def _not_finite(inputs: Sequence[Tensor]) -> Tensor | None:
+    """For each sample 0, or NaN where its input is not finite; None on a CPU, which refuses such inputs."""
+    if inputs[0].device.type == "cpu":
+        return None
+    return cast(Tensor, sum((x * 0).flatten(1).sum(1) for x in inputs))
+
+
+def _finish(pieces: list[Any], steps: int) -> Any:
+    """The first ``steps`` steps of all pieces."""
 
     def finish(*leaves: Any) -> Any:
         if not isinstance(leaves[0], Tensor):
             return leaves[0]
-        whole = leaves[0] if len(leaves) == 1 else torch.cat(leaves)
-        whole = whole[:steps]
-        return whole if bad is None else whole + bad.to(whole.dtype).view(1, -1, *[1] * (whole.ndim - 2))
+        return (leaves[0] if len(leaves) == 1 else torch.cat(leaves))[:steps]
 
     rest = [iter(values_in(piece, object)) for piece in pieces[1:]]
     return map_values(pieces[0], lambda leaf: finish(leaf, *(next(leaves) for leaves in rest)))

@@ -67,7 +67,9 @@ def average(axes: int, options: dict[str, Any]) -> nn.Module:
     given = {name: value for name, value in options.items() if value is not None}
     dilation = given.pop("dilation", 1)
     if dilation not in (1, (1,), (1, 1), (1, 1, 1)) or given.pop("return_indices", False):
-        raise ValueError("a max-pool with dilation or indices has no average pool of the same shape")
+        raise ValueError(
+            'a max-pool with dilation or indices has no average pool of the same shape; pool="gate" takes dilation'
+        )
     return (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)[axes - 1](**given)
 
 

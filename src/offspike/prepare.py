@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from offspike.activations import Activation, Bounded, ClippedReLU, Rectifier
-from offspike.capture import Step, trace
+from offspike.capture import Step, trace, weight
+from offspike.folding import copy_of, put, remember_shapes, stand_in
 from offspike.inspection import sites
-from offspike.inspection.mixing import alike
+from offspike.inspection.mixing import alike, random_inputs
 from offspike.inspection.obstacles import MENDED, check
 from offspike.inspection.rewrite import rewrite
 from offspike.pooling import GatedMaxPool, average
@@ -45,11 +46,11 @@ def prepare(
         raise ValueError(f"pool must be one of {', '.join(get_args(Pooling))}; got {pool!r}")
     inputs = example if isinstance(example, tuple) else (example,)
     check(model, inputs)
+    model = copy_of(model)
     _try(model, inputs)
-    refuse([finding for finding in audit(model, inputs) if MENDED not in finding.fix])
-    steps = trace(model, inputs)
-    by_graph = len(inputs) > _needed(model) or _needs_graph(steps, model, pool)
-    by_graph = by_graph or not _faithful(model, steps, inputs, by_graph=False)
+    refuse([finding for finding in audit(stand_in(model), inputs) if MENDED not in finding.fix])
+    steps = trace(stand_in(model), inputs)
+    by_graph = _by_graph(model, steps, inputs, pool)
     if by_graph and not _faithful(model, steps, inputs, by_graph=True):
         raise ValueError(
             "an in-place ReLU changes a tensor that the model uses again under another name: take inplace=True out"
@@ -57,22 +58,30 @@ def prepare(
     ann = _exchange(model, steps, activation, pool, by_graph=by_graph)
     if not any(isinstance(module, Activation) for module in ann.modules()):
         raise ValueError("there is nothing to convert: this model has no ReLU. Put nn.ReLU() behind its layers")
-    if len(inputs) == 1:
-        ann.input_shape = tuple(inputs[0].shape[1:])  # type: ignore[assignment]
+    remember_shapes(ann, inputs)
     return ann
 
 
 @torch.no_grad()
 def _try(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    """Whether the model can be copied, and takes its example."""
-    for doing, act in (
-        ("cannot be copied", lambda: deepcopy(model)),
-        ("does not take this example", lambda: deepcopy(model).eval()(*(x[:2].clone() for x in inputs))),
-    ):
-        try:
-            act()
-        except Exception as error:  # the user's own code runs here and may raise anything
-            raise ValueError(f"the model {doing}: {str(error).partition(chr(10))[0]}") from error
+    """Whether the model takes its example."""
+    try:
+        deepcopy(model).eval()(*(x[:2].clone() for x in inputs))
+    except Exception as error:  # the user's own code runs here and may raise anything
+        raise ValueError(f"the model does not take this example: {str(error).partition(chr(10))[0]}") from error
+
+
+def _by_graph(model: nn.Module, steps: list[Step], inputs: tuple[Tensor, ...], pool: Pooling) -> bool:
+    """Whether it does not do to exchange layers: the copy has to be a graph."""
+    if len(inputs) > _needed(model) or _needs_graph(steps, model, pool):
+        return True
+    tried = _exchange(model, steps, Rectifier(), pool, by_graph=False)
+    try:
+        left = [(step, layer(step, tried)) for step in trace(stand_in(tried), inputs)]
+    except ValueError:  # the model also keeps a layer where it has no name, in a Python list
+        return True
+    hidden = any(sites.relu(*call) or (pool != "keep" and sites.pool(*call)) for call in left)
+    return hidden or not _faithful(model, steps, inputs, by_graph=False)
 
 
 def _needed(model: nn.Module) -> int:
@@ -98,7 +107,7 @@ def _exchange(
     model: nn.Module, steps: list[Step], activation: Activation, pool: Pooling, *, by_graph: bool
 ) -> nn.Module:
     """The copy of ``model`` with its activations and pools exchanged, as it is or as a graph."""
-    model = deepcopy(model)
+    model, like = deepcopy(model), weight(model)
     states = flow(steps, model)
     new: dict[str, nn.Module] = {}
     for step in steps:
@@ -106,7 +115,9 @@ def _exchange(
         if isinstance(module, Activation):
             new[step.name] = deepcopy(module)
         elif relu := sites.relu(step, module):
-            new[step.name] = _activation(activation, relu.cap)
+            # A threshold is as wide as the weights, and no less than float32.
+            dtype = torch.promote_types(like.dtype, torch.float32)
+            new[step.name] = _activation(activation, relu.cap).to(like.device, dtype)
         elif (found := sites.pool(step, module)) and pool != "keep":
             state = next((states[name] for name in [getattr(found.x, "name", "")] if name in states), "moving")
             new[step.name] = _pooling(step, found, pool, steady=state == "steady")
@@ -114,8 +125,7 @@ def _exchange(
         return rewrite(model, steps, new)
     for step in steps:
         if step.name in new:
-            parent, _, name = step.target.rpartition(".")
-            setattr(model.get_submodule(parent), name, new[step.name])
+            put(model, model.get_submodule(step.target), new[step.name])
     return model
 
 
@@ -136,14 +146,18 @@ def _pooling(step: Step, found: sites.Pool, pool: Pooling, *, steady: bool) -> n
     try:
         return average(found.axes, found.options)
     except ValueError as error:
-        where = step.target if step.kind == "module" else f"{step.owner} ({step.source})"
-        raise ValueError(f"{where}: {error}") from None
+        where = step.target if step.kind == "module" else step.owner or "the model"
+        source = f" ({step.source})" if step.source else ""
+        raise ValueError(f"{where}{source}: {error}") from None
 
 
 def _faithful(model: nn.Module, steps: list[Step], inputs: tuple[Tensor, ...], *, by_graph: bool) -> bool:
     """Whether the copy with plain ReLUs, not in place, still answers as the model does."""
     copy = _exchange(model, steps, Rectifier(), "keep", by_graph=by_graph).eval()
-    return alike(deepcopy(model).eval(), copy, [x[:2] for x in inputs])
+    tries = [[x[:2] for x in inputs]]
+    if all(x.is_floating_point() for x in inputs):  # what goes wrong may not show on an example that is all zeros
+        tries.append(random_inputs([tuple(x.shape[1:]) for x in inputs], like=inputs[0]))
+    return all(alike(deepcopy(model).eval(), copy, given) for given in tries)
 
 
 @torch.no_grad()
@@ -176,7 +190,8 @@ def init_thresholds(
             lam = _quantile(x.flatten().unsqueeze(0), quantile).reshape(module.log2_lam.shape)
         else:
             lam = _quantile(x.transpose(0, 1).flatten(1), quantile).reshape(module.log2_lam.shape)
-        module.set_threshold(lam.clamp(min=floor).clamp(max=module.cap))
+        dtype = module.log2_lam.dtype
+        module.set_threshold(lam.clamp(min=floor).clamp(max=module.cap)).to(dtype)
 
     with _before_each(ann, measure):
         ann(*(batch if isinstance(batch, tuple) else (batch,)))

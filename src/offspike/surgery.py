@@ -9,31 +9,23 @@ import torch
 from torch import Tensor, nn
 
 from offspike.activations import Activation
-from offspike.capture import Step, network, trace
+from offspike.capture import Step, network, trace, weight
+from offspike.folding import known_shapes
 from offspike.graph import Graph, Ref, map_values, refs_in
 from offspike.inspection import sites
+from offspike.inspection.aliases import reused
+from offspike.inspection.axes import ensembles
+from offspike.inspection.calls import advise, function_obstacle, module_finding
 from offspike.inspection.fates import Audit, fate
-from offspike.inspection.mixing import alike, mixers, random_inputs
-from offspike.inspection.obstacles import ADVICE, FUNCTIONS, LINEAR, MENDED, MODULES, PREPARE, Finding, check, refuse
+from offspike.inspection.mixing import Places, alike, mixers, random_inputs
+from offspike.inspection.obstacles import ADVICE, MENDED, PREPARE, Finding, check, refuse
+from offspike.inspection.rewrite import rewrite
 from offspike.layers import SpikingLayer
-from offspike.leaves import LEAVES
+from offspike.pooling import GatedMaxPool
 
 __all__ = ["Finding", "audit", "flow", "layer", "refuse", "replace"]
 
 Kind = type[nn.Module] | tuple[type[nn.Module], ...]
-
-_SIZES = ("shape", "ndim", "size", "dim", "numel")
-_SEQUENCES = ("shape", "chunk", "split", "unbind")
-_PRODUCTS = (
-    "mul", "imul", "matmul", "bmm", "mm", "einsum", "linear", "conv1d", "conv2d", "conv3d", "conv_transpose2d",
-    "batch_norm",
-)  # fmt: skip
-# Layers of PyTorch that are linear in each sample, besides those in LEAVES.
-_LINEAR_LAYERS = (
-    nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Upsample, nn.UpsamplingNearest2d, nn.Unflatten,
-    nn.UpsamplingBilinear2d, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.Fold, nn.Unfold, nn.AlphaDropout,
-    nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d, nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReplicationPad2d,
-)  # fmt: skip
 
 
 def replace(model: nn.Module, kind: Kind, build: Callable[[str, nn.Module], nn.Module]) -> nn.Module:
@@ -68,13 +60,13 @@ def audit(model: nn.Module, x: Tensor | tuple[Tensor, ...] | None = None) -> Aud
         if not any(step.kind == "input" for step in steps):
             raise ValueError("its forward names no inputs: write forward(self, x), not forward(self, *inputs)")
     except ValueError as error:
-        named = [_module_finding(name, module) for name, module in model.named_modules()]
+        named = [module_finding(name, module) for name, module in model.named_modules()]
         fix = "say it without that, or take it out of the network"
         return Audit([*findings, *(f for f in named if f), Finding("the model", str(error), fix, True)])
     states = flow(steps, model)
     found = _obstacles(steps, model, states)
     if all(MENDED in finding.fix for _, finding in found):
-        found += _batch(steps, model, x)
+        found += _batch(steps, model, x, states)
     blame = {step.name: finding for step, finding in found if step is not None}
     notes = _modes(steps, model, x)
     operations = [fate(step, layer(step, model), states, blame.get(step.name)) for step in steps]
@@ -96,12 +88,12 @@ def flow(steps: list[Step], model: nn.Module) -> dict[str, str]:
         meets = {states[name] for name in refs_in((step.args, step.kwargs))}
         if step.kind == "input":
             states[step.name] = "steady"
+        elif step.constant:
+            states[step.name] = "size"
         elif isinstance(module, Activation | SpikingLayer) or sites.relu(step, module):
             states[step.name] = "moving"
-        elif sites.bare(step) in _SIZES:
-            states[step.name] = "size"
         else:
-            states[step.name] = next((state for state in ("moving", "steady") if state in meets), "size")
+            states[step.name] = "moving" if "moving" in meets else "steady"
     return states
 
 
@@ -109,20 +101,21 @@ def _obstacles(steps: list[Step], model: nn.Module, states: dict[str, str]) -> l
     """What is wrong with each step, as far as it can be read."""
     uses = Counter(step.target for step in steps if isinstance(layer(step, model), Activation | SpikingLayer))
     findings: list[tuple[Step | None, Finding]] = []
+    aside = ensembles(steps)
     blamed: set[str] = set()
     for step in steps:
         module = layer(step, model)
         if _part(step) and blamed.intersection(refs_in(step.args[0])):
             blamed.add(step.name)  # one of several results of what has been named already
         elif module is not None:
-            finding = _module_finding(step.target, module, step.source, steps=steps, step=step)
+            finding = module_finding(step.target, module, step.source, steps=steps, step=step)
             findings += [(step, finding)] if finding else []
             if uses.pop(step.target, 0) > 1:
                 count = sum(other.target == step.target for other in steps)
                 fix = "give each use an activation of its own; osp.prepare does"
                 findings.append((step, Finding(step.target, f"it is used {count} times", fix, True, step.source)))
-        elif step.kind in ("function", "method") and (kind := _function(step, states, steps)):
-            findings.append((step, _advise(step.owner or "the model", step.target, kind, step.source)))
+        elif step.kind in ("function", "method") and (kind := function_obstacle(step, states, steps, aside)):
+            findings.append((step, advise(step.owner or "the model", step.target, kind, step.source)))
         blamed |= {step.name} if findings and findings[-1][0] is step else set()
     return findings
 
@@ -156,128 +149,62 @@ def _constant(leaf: Any) -> Any:
     return None if isinstance(leaf, Ref) else leaf
 
 
-def _module_finding(
-    name: str, module: nn.Module, source: str = "", *, steps: list[Step] | None = None, step: Step | None = None
-) -> Finding | None:
-    kind = MODULES.get(type(module))
-    if kind == "smooth" and step is not None and sites.relu(step, module):  # LeakyReLU(0)
-        kind = "relu"
-    elif kind == "relu" and step is not None and not sites.relu(step, module):  # Hardtanh(-1, 1)
-        kind = "smooth"
-    elif kind == "pool" and getattr(module, "return_indices", False):
-        kind = "indices"
-    elif kind == "softmax" and steps is not None and step is not None and _is_attention(step, steps):
-        kind = "attention"
-    elif kind is None and steps is not None:
-        # Also what is derived from one of these and computes the same, such as a parametrised layer.
-        layers: tuple[Any, ...] = (*LEAVES, *_LINEAR_LAYERS)
-        known = any(isinstance(module, base) and type(module).forward is base.forward for base in layers)
-        kind = None if known or isinstance(module, Activation) else "unknown"
-    return None if kind is None else _advise(name or "the model", type(module).__name__, kind, source)
-
-
-def _advise(where: str, target: str, kind: str, source: str) -> Finding:
-    what, fix = ADVICE[kind]
-    return Finding(where, f"{target} is {what}", fix, True, source)
-
-
-def _function(step: Step, states: dict[str, str], steps: list[Step]) -> str | None:
-    """The obstacle that a function or method is, or None."""
-    name = sites.bare(step)
-    moving = [ref for ref in refs_in((step.args, step.kwargs)) if states[ref] == "moving"]
-    sizes = states[step.name] == "size" or name in _SIZES
-    if name in FUNCTIONS and (not sizes or FUNCTIONS[name] == "cast"):
-        kind = "relu" if sites.relu(step) else FUNCTIONS[name]
-        return "attention" if kind == "softmax" and _is_attention(step, steps) else kind
-    try:
-        step.node()
-    except ValueError:
-        return "unknown"
-    if sizes:
-        return None
-    if name == "getitem" and isinstance(step.args[1], str):
-        return "dictionary"
-    if name.startswith("dropout") and _always_on(step):
-        return "dropout"
-    if name in _PRODUCTS and len(moving) > 1:
-        return "product"
-    beside = [ref for ref in refs_in((step.args[1:], step.kwargs)) if states[ref] == "moving"]
-    if name not in LINEAR and name not in _PRODUCTS and beside and step.args:
-        return "nonlinear"
-    return "mixes" if _on_the_batch_axis(step, steps) else None
-
-
-def _always_on(step: Step) -> bool:
-    """Dropout that does not ask whether the network is being trained: it was traced in eval mode."""
-    values = dict(zip(("x", "p", "training"), step.args, strict=False)) | step.kwargs
-    return bool(values.get("training", True)) and values.get("p", 0.5) != 0
-
-
-def _on_the_batch_axis(step: Step, steps: list[Step]) -> bool:
-    """Whether a step names axis 0 outright; what is hidden in sizes shows when it is run (``inspection/mixing.py``)."""
-    name, rest = sites.bare(step), step.args[1:]
-    if name == "getitem":
-        owner = next((other for other in steps if Ref(other.name) == step.args[0]), None)
-        if owner is None or sites.bare(owner) in _SEQUENCES or owner.target == "size":
-            return False
-        index = rest[0][0] if isinstance(rest[0], tuple) and rest[0] else rest[0]
-        return not (index is ... or index == slice(None) or isinstance(index, Ref))
-    defaults: dict[str, Any] = {"cat": 0, "concat": 0, "stack": 0, "chunk": 0, "split": 0, "unbind": 0, "flatten": 0}
-    position = {"chunk": 1, "split": 1, "cat": 0, "concat": 0, "stack": 0, "unbind": 0, "select": 0}.get(name, 0)
-    if name in ("mean", "sum"):
-        defaults[name] = 0  # no axis: all of them
-    elif name not in (*defaults, "flip", "select", "narrow", "unsqueeze", "transpose", "swapaxes"):
-        return False
-    given = [step.kwargs[key] for key in ("dim", "axis", "dims", "start_dim", "dim0", "dim1") if key in step.kwargs]
-    several = name in ("flip", "transpose", "swapaxes")
-    axes = given or list(rest[position:] if several else rest[position : position + 1])
-    axes = [*_flat(axes)] or [defaults.get(name, 1)]
-    return 0 in axes
-
-
-def _is_attention(step: Step, steps: list[Step]) -> bool:
-    """Whether what a softmax gives is multiplied with something."""
-    names = {step.name}
-    for other in steps:
-        if names & {*refs_in((other.args, other.kwargs))}:
-            if sites.bare(other) in ("matmul", "bmm", "mul", "einsum"):
-                return True
-            names.add(other.name)
-    return False
-
-
 def _batch(
-    steps: list[Step], model: nn.Module, x: Tensor | tuple[Tensor, ...] | None
+    steps: list[Step], model: nn.Module, x: Tensor | tuple[Tensor, ...] | None, states: dict[str, str]
 ) -> list[tuple[Step | None, Finding]]:
-    """Steps that mix samples, found by running the model."""
+    """Steps that mix samples or work in place on what has another name, found by running the model."""
     inputs = x if isinstance(x, tuple) else () if x is None else (x,)
-    shapes = [tuple(value.shape[1:]) for value in inputs]
-    if not shapes and getattr(model, "input_shape", None) is not None:
-        shapes = [tuple(model.input_shape)]  # type: ignore[arg-type]
-    tensors = [*model.parameters(), *model.buffers()]
+    shapes = [tuple(value.shape[1:]) for value in inputs] or [*(known_shapes(model) or ())]
     half = (torch.float16, torch.bfloat16)
-    if not shapes or any(tensor.is_meta or tensor.dtype in half for tensor in tensors):
+    if not shapes or any(t.is_meta or t.dtype in half for t in (*model.parameters(), *model.buffers())):
         return []
-    like = next((tensor for tensor in tensors if tensor.is_floating_point()), torch.empty(0))
-    copy = deepcopy(model).eval()
-    runner = network(Graph(tuple(step.node() for step in steps)), copy).eval()
+    like, copy = weight(model), deepcopy(model).eval()
+    runner = rewrite(copy, steps, {step.name: plain for step in steps if (plain := _plain(step, copy))}).eval()
     fix = "check the example; if the model itself takes it, its code must not ask isinstance(x, Tensor)"
     try:
         if not alike(copy, runner, random_inputs(shapes, like=like)):
-            return [(None, Finding("the model", "as it was traced, it answers otherwise", fix, True))]
-        named = set(mixers(runner, shapes, like=like))
+            changed = _changed(steps, copy, random_inputs(shapes, like=like))
+            otherwise = Finding("the model", "as it was traced, it answers otherwise", fix, True)
+            return [(step, _blame(step, model, "alias")) for step in changed] or [(None, otherwise)]
+        named = mixers(runner, shapes, like=like, places=_places(steps, model, states))
     except Exception as error:  # whatever the layers and operations of the model raise
         what = f"as it was traced, it does not run on inputs of these shapes ({str(error).partition(chr(10))[0]})"
         return [(None, Finding("the model", what, fix, True))]
-    findings: list[tuple[Step | None, Finding]] = []
+    return [(step, _blame(step, model, named[step.name])) for step in steps if step.name in named]
+
+
+def _plain(step: Step, model: nn.Module) -> nn.Module | None:
+    """The layer that a ReLU is, not in place."""
+    relu = sites.relu(step, layer(step, model))
+    return None if relu is None else nn.ReLU() if relu.cap is None else nn.Hardtanh(0.0, relu.cap)
+
+
+def _changed(steps: list[Step], model: nn.Module, inputs: list[Tensor]) -> list[Step]:
+    """The in-place ReLUs without which the model answers otherwise; none where it was not traced as it runs."""
+    in_place = [step for step in steps if (relu := sites.relu(step, layer(step, model))) and relu.in_place]
+    try:
+        faithful = alike(model, network(Graph(tuple(step.node() for step in steps)), model), inputs)
+    except ValueError:  # a ReLU that only its layer can be written down for: F.leaky_relu_(x, 0.0)
+        faithful = True
+    return (reused(steps, model) or in_place) if faithful else []
+
+
+def _places(steps: list[Step], model: nn.Module, states: dict[str, str]) -> Places:
+    """What is known of each step's rows."""
+    neurons = set()
     for step in steps:
-        if step.name in named:
-            module = layer(step, model)
-            where = step.owner or "the model" if module is None else step.target
-            what = step.target if module is None else type(module).__name__
-            findings.append((step, _advise(where, what, "mixes", step.source)))
-    return findings
+        module = layer(step, model)
+        neuron = isinstance(module, Activation | SpikingLayer) or sites.relu(step, module)
+        pool = isinstance(module, GatedMaxPool) or sites.pool(step, module)
+        if neuron or (pool and states[step.name] == "moving"):
+            neurons.add(step.name)
+    constants = {step.name for step in steps if step.constant}
+    return Places(constants=constants, aside=ensembles(steps), neurons=neurons)
 
 
-def _flat(values: Any) -> list[Any]:
-    return [leaf for value in values for leaf in (_flat(value) if isinstance(value, list | tuple) else [value])]
+def _blame(step: Step, model: nn.Module, kind: str) -> Finding:
+    """The finding that a step is an obstacle of this kind."""
+    module = layer(step, model)
+    if module is None:
+        return advise(step.owner or "the model", step.target, kind, step.source)
+    return advise(step.target, type(module).__name__, kind, step.source)

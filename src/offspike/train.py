@@ -5,6 +5,7 @@ import logging
 import math
 import time
 import zlib
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from offspike.training.feed import Feed, MemoryFeed, StreamFeed, epoch_seed
 from offspike.training.recipe import Recipe, TrainingError
 from offspike.training.sgd import SGD
 from offspike.training.step import Step, floors, working_stream
-from offspike.training.watch import Epoch, Watch, log_lines, progress, tensorboard
+from offspike.training.watch import Epoch, Moment, StepWatch, Watch, log_lines, progress, tensorboard
 
 __all__ = [
     "Accuracy",
@@ -117,7 +118,10 @@ def train(
         run = _Run(model, data, recipe, where, Path(folder) if folder is not None else None)
         run.test = test.to(where) if isinstance(test, Dataset) else test
         run.test_every, run.watch = test_every, watch
+        run.stepped = watch.stepped if isinstance(watch, StepWatch) and distributed.rank() == 0 else None
         run.teacher = None if teacher is None else deepcopy(teacher).to(where).eval().requires_grad_(False)
+        if run.teacher is not None:
+            _check_teacher(run.teacher, data, where)
         run.subject = _subject(model, data, teacher, origin)
         run.start(resume)
         finished = run.epochs(checkpoint_seconds, max_seconds)
@@ -143,8 +147,26 @@ def _subject(
     }
 
 
+def _check_teacher(teacher: nn.Module, data: Dataset | FolderStream, device: torch.device) -> None:
+    """Refuse a teacher of other images or other classes before the work begins."""
+    shape = "x".join(map(str, data.shape))
+    try:
+        with torch.no_grad():
+            answers = teacher(torch.zeros(1, *data.shape, device=device))
+    except (RuntimeError, ValueError):
+        raise TrainingError(f"the teacher does not take images of {shape}: give one trained on such images") from None
+    if answers.shape != (1, len(data.classes)):
+        told = "x".join(map(str, answers.shape[1:]))
+        raise TrainingError(f"the teacher gives {told} answers an image, the data set has {len(data.classes)} classes")
+
+
 def _home(data: Dataset | FolderStream) -> torch.device:
     return data.images.device if isinstance(data, Dataset) else torch.device("cpu")
+
+
+def _finite(tensors: dict[str, Tensor]) -> bool:
+    """Whether every number is; the device is asked once."""
+    return bool(torch.stack([t.isfinite().all() for t in tensors.values()]).all())
 
 
 class _Run:
@@ -155,6 +177,7 @@ class _Run:
     watch: Watch | None
     teacher: nn.Module | None
     subject: dict[str, str]
+    stepped: Callable[[Moment], None] | None
 
     def __init__(
         self, model: nn.Module, data: Dataset | FolderStream, recipe: Recipe, device: torch.device, folder: Path | None
@@ -187,14 +210,19 @@ class _Run:
             if self.recipe.init_thresholds and any(isinstance(m, Bounded) for m in self.model.modules()):
                 init_thresholds(self.model, self._input(self.feed.first()))
             self.optimizer = SGD(self.model, self.recipe)
+        if len(epochs := set(distributed.gather(self.done))) > 1:
+            found = " and ".join(map(str, sorted(epochs)))
+            raise TrainingError(f"processes go on after different epochs ({found}): all must see the same folder")
+        self._write_log()
+
+    def _write_log(self) -> None:
         if self.folder and distributed.rank() == 0:
             lines = "".join(json.dumps(record) + "\n" for record in self.history)
             snapshots.write_atomically(self.folder / LOG, lines.encode())
 
     def _restore(self, path: Path, saved: snapshots.Snapshot) -> None:
-        weights = {n.removeprefix("model."): t for n, t in saved.tensors.items() if n.startswith("model.")}
         try:
-            self.model.load_state_dict(weights)
+            self.model.load_state_dict(snapshots.weights(saved))
             self.optimizer.load(saved.tensors)
         except (RuntimeError, KeyError):
             raise TrainingError(f"{path} belongs to another network; use another folder") from None
@@ -207,6 +235,7 @@ class _Run:
         """Run what is left; False if the time was up first."""
         begin = saved = time.monotonic()
         first = 0.0  # a phase's first epoch compiles and is the longest
+        self._measure_what_was_left()
         while self.done < self.recipe.epochs:
             warm = self.done < self.recipe.warm_epochs
             until = self.recipe.warm_epochs if warm else self.recipe.epochs
@@ -220,8 +249,10 @@ class _Run:
                     first = max(first, now - started)
                     expected = first if self.done == until else now - started
                     late = max_seconds is not None and now - begin + expected > max_seconds
+                    # clocks differ, and a process that saves waits for all: the first one decides
+                    late, due = distributed.gather((late, now - saved >= checkpoint_seconds))[0]
                     stop = late and self.done < self.recipe.epochs
-                    if stop or self.done == self.recipe.epochs or now - saved >= checkpoint_seconds:
+                    if stop or self.done == self.recipe.epochs or due:
                         self._save()
                         saved = now
                     if stop:
@@ -238,12 +269,13 @@ class _Run:
             lr = self.recipe.rate(epoch * steps + number, self.recipe.epochs * steps)
             self.optimizer.lr.fill_(lr)
             step(images, labels)
+            self._tell(number + 1)
         loss, correct, norm = distributed.all_reduce_sums(step.sums - before).tolist()
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            saved = self.folder is not None and (self.folder / CHECKPOINT).exists()
-            kept = f"; the checkpoint in {self.folder} is from before" if saved else ""
-            raise TrainingError(f"the loss is not finite in epoch {epoch + 1}: take a smaller learning rate{kept}")
+            raise self._not_finite(f"the loss is not finite in epoch {epoch + 1}")
         self._average_statistics()
+        if not _finite(self._tensors()):  # the last update comes after the last loss
+            raise self._not_finite(f"weights are not finite after epoch {epoch + 1}")
         seconds = time.monotonic() - begin
         seen = steps * self.recipe.batch * distributed.world_size()
         record = Epoch(
@@ -257,7 +289,13 @@ class _Run:
             seconds=seconds,
         )
         self.done += 1
-        self._record(self._measured(record))
+        self._record(record)
+
+    def _not_finite(self, what: str) -> TrainingError:
+        path = self.folder / CHECKPOINT if self.folder else None
+        saved = path is not None and path.exists()
+        again = f"; --from {path}, with another --out, begins with the weights from before" if saved else ""
+        return TrainingError(f"{what}: take a smaller learning rate{again}")
 
     def _average_statistics(self) -> None:
         """Each process has seen other images: give all the mean of their running statistics."""
@@ -267,28 +305,47 @@ class _Run:
                     dist.all_reduce(buffer)
                     buffer /= distributed.world_size()
 
-    def _measured(self, record: Epoch) -> Epoch:
-        last = self.done == self.recipe.epochs
-        if not (last or (self.test_every and self.done % self.test_every == 0)):
-            return record
+    def _tell(self, steps: int) -> None:
+        """A watch that wants to hear of steps, of how many this epoch has had; nothing is read from the device."""
+        if self.stepped is not None:
+            epoch, epochs, each = self.done, self.recipe.epochs, self.recipe.batch * distributed.world_size()
+            seen = (epoch * self.feed.steps + steps) * each
+            self.stepped(Moment(epoch + 1, epochs, seen, epochs * self.feed.steps * each))
+
+    def _accuracies(self) -> dict[str, Any]:
         model = self.optimizer.result(self.model)
-        return replace(
-            record,
-            test_accuracy=accuracy(model, self.test).percent if self.test else None,
-            validation_accuracy=accuracy(model, self.validation).percent if self.validation else None,
-        )
+        sets = {"test_accuracy": self.test, "validation_accuracy": self.validation}
+        return {name: accuracy(model, data).percent for name, data in sets.items() if data is not None}
+
+    def _measure_what_was_left(self) -> None:
+        """Measure the last epoch of a training that had ended between saving and measuring it."""
+        wanted = {"test_accuracy": self.test, "validation_accuracy": self.validation}
+        if self.done < self.recipe.epochs or all(d is None or n in self.history[-1] for n, d in wanted.items()):
+            return
+        with floors(self.model, on=self.recipe.warm_epochs < self.recipe.epochs):
+            self.history[-1] |= self._accuracies()
+        self._write_log()
+        self._save()
 
     def _record(self, record: Epoch) -> None:
         self.history.append(record.to_dict())
+        last = self.done == self.recipe.epochs
+        if last:
+            self._save()  # before it is measured: a bad test image must not cost the epoch
+        if last or (self.test_every and self.done % self.test_every == 0):
+            record = replace(record, **self._accuracies())
+            self.history[-1] = record.to_dict()
         if distributed.rank() == 0:
             if self.folder:
                 snapshots.append_line(self.folder / LOG, json.dumps(record.to_dict()))
             if self.watch:
                 self.watch(record)
 
+    def _tensors(self) -> dict[str, Tensor]:
+        return {f"model.{n}": t for n, t in self.model.state_dict().items()} | self.optimizer.state()
+
     def _save(self) -> None:
         if self.folder and distributed.rank() == 0:
-            tensors = {f"model.{n}": t for n, t in self.model.state_dict().items()} | self.optimizer.state()
-            saved = snapshots.Snapshot(self.done, tensors, self.recipe.to_dict(), self.history, self.subject)
+            saved = snapshots.Snapshot(self.done, self._tensors(), self.recipe.to_dict(), self.history, self.subject)
             snapshots.write(self.folder / CHECKPOINT, saved)
         distributed.barrier()

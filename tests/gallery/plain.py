@@ -106,6 +106,37 @@ class Clamped(nn.Module):
         return last(x)
 
 
+class Spelled(nn.Module):
+    """ReLUs in rarer spellings: keywords, bounds that are infinite, two clamps for one, in-place functions."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(8)])
+        self.hard = nn.Hardtanh(0, float("inf"))
+
+    def forward(self, x):
+        a, b, c, d, e, f, g, last = self.layers
+        x = torch.clamp(input=a(x), min=0)
+        x = b(x).clamp(0, float("inf")) + x
+        x = self.hard(c(x)) + x
+        y = d(x)
+        F.leaky_relu_(y, 0.0)
+        x = e(y).clamp_min(0).clamp_max(2) + x
+        x = F.relu(f(x)).clamp(max=1) + x
+        x = F.relu(input=g(x), inplace=True)
+        return last(torch.div(input=x, other=2))
+
+
+def padded():
+    """Rarer layers: paddings of every kind, nearest neighbours, BatchNorm of several processes, alpha dropout."""
+    return nn.Sequential(
+        nn.CircularPad2d(1), nn.Conv2d(2, 4, 3), nn.SyncBatchNorm(4), nn.ReLU(), nn.ReplicationPad2d(1),
+        nn.ConstantPad2d((1, 0, 0, 1), 0.5), nn.Conv2d(4, 4, 3, stride=2), nn.ReLU(), nn.AlphaDropout(),
+        nn.FeatureAlphaDropout(), nn.UpsamplingNearest2d(scale_factor=2), nn.UpsamplingBilinear2d(size=(11, 11)),
+        nn.Unfold(2, stride=2), nn.Flatten(), nn.Linear(400, 3),
+    )  # fmt: skip
+
+
 def signal():
     """One axis: audio, sensors."""
     return nn.Sequential(
@@ -185,6 +216,8 @@ MODELS = {
     "vgg": (vgg, [(3, 8, 8)]),
     "mobilenet": (MobileNet, [(3, 8, 8)]),
     "clamped": (Clamped, [(16,)]),
+    "spelled": (Spelled, [(8,)]),
+    "padded": (padded, [(2, 4, 4)]),
     "signal": (signal, [(2, 32)]),
     "video": (Video, [(1, 4, 4, 4)]),
     "normalised mlp": (NormalisedMLP, [(8,)]),

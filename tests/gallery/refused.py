@@ -198,6 +198,79 @@ class Cast(Net):
         return x.half().to(self.conv1.weight.dtype)  # line cast
 
 
+class Floored(Net):
+    def middle(self, x):
+        return torch.div(x, 0.3, rounding_mode="floor")  # line floored
+
+
+class Truncated(Net):
+    def middle(self, x):
+        return x.div(0.3, rounding_mode="trunc")  # line truncated
+
+
+class KeywordDivision(Net):
+    def middle(self, x):
+        return torch.div(input=1 + 0 * self.conv1.bias.view(-1, 1, 1), other=1 + x)  # line keyword
+
+
+class Capped(Net):
+    def middle(self, x):
+        return (x - 1).clamp_max(2)  # line cap
+
+
+class TimeDistributed(Net):
+    """The same layers for each column, with BatchNorm: rows that are not samples reach a neuron."""
+
+    def __init__(self):
+        super().__init__()
+        self.bn = nn.BatchNorm1d(4)
+
+    def middle(self, x):
+        b, c, h, w = x.shape
+        x = x.permute(0, 2, 3, 1).reshape(-1, c)  # line rows
+        return F.relu(self.bn(self.tokens(x))).view(b, h, w, c).permute(0, 3, 1, 2)
+
+
+class ThroughDropout(Net):
+    """In eval mode dropout returns the very tensor that it was given."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop, self.relu = nn.Dropout(), nn.ReLU(inplace=True)
+
+    def middle(self, x):
+        x = x - 0.25
+        y = self.relu(self.drop(x))  # line dropped
+        return self.conv2(y) + x
+
+
+class ThroughChunk(Net):
+    def middle(self, x):
+        x = x - 0.25
+        half, _ = x.chunk(2, 1)
+        half.relu_()  # line chunk
+        return x
+
+
+class MadeInForward(Net):
+    def middle(self, x):
+        return nn.ReLU()(x - 1)  # line made
+
+
+class Encoded(Net):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), 1)
+
+    def middle(self, x):
+        return self.encoder(x.flatten(2).transpose(1, 2)).transpose(1, 2).view_as(x)  # line encoder
+
+
+class PoolOfTheBatch(Net):
+    def middle(self, x):
+        return x - F.max_pool2d(x, x.shape[0], 1)[:, :, :1, :1]  # line window
+
+
 IMAGE = [(3, 4, 4)]
 MODELS = {
     "sigmoid": (Sigmoid, IMAGE, "torch.sigmoid is an activation that spikes cannot follow", "sigmoid"),
@@ -228,5 +301,15 @@ MODELS = {
     "global maximum": (GlobalMaximum, IMAGE, r"AdaptiveMaxPool2d\(1\)", "max"),
     "indices of maxima": (Unpooled, IMAGE, "max-pooling that returns indices", "indices"),
     "cast": (Cast, IMAGE, "half is a matter of dtype or device", "cast"),
+    "floor division": (Floored, IMAGE, "torch.div is not linear", "floored"),
+    "truncated division": (Truncated, IMAGE, "div is not linear", "truncated"),
+    "division by keyword": (KeywordDivision, IMAGE, "torch.div is not linear", "keyword"),
+    "cap": (Capped, IMAGE, r"clamp_max is a bound from above alone. .*x.clamp\(0, c\)", "cap"),
+    "time distributed": (TimeDistributed, IMAGE, "reshape is an operation that merges samples", "rows"),
+    "in place through dropout": (ThroughDropout, IMAGE, r"relu \(.*: ReLU is an activation that changes", "dropped"),
+    "in place through chunk": (ThroughChunk, IMAGE, "relu_ is an activation that changes a tensor in place", "chunk"),
+    "made in forward": (MadeInForward, IMAGE, r"self.layer = ReLU\(…\), not in forward", "made"),
+    "encoder": (Encoded, IMAGE, r"encoder \(.*TransformerEncoder is softmax attention", "encoder"),
+    "pool of the batch": (PoolOfTheBatch, IMAGE, "depends on the size of the batch", "window"),
     "division": (Divided, IMAGE, "truediv is not linear", "division"),
 }

@@ -1,5 +1,7 @@
 """Sizes, slices and Python control flow that does not depend on the data."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -131,7 +133,115 @@ class Products(nn.Module):
         return F.linear(code, self.encode.weight.t(), self.bias)
 
 
+class GlobalMaximum(nn.Module):
+    """Global max-pooling whose window is the size of the map, in two spellings."""
+
+    def __init__(self):
+        super().__init__()
+        self.image, self.words = nn.Conv2d(2, 4, 3, padding=1), nn.Conv1d(4, 6, 3, padding=1)
+        self.head = nn.Linear(10, 3)
+
+    def forward(self, x):
+        image = F.relu(self.image(x))
+        words = F.relu(self.words(image.flatten(2)))
+        pooled = F.max_pool1d(words, words.size(2)).squeeze(2)
+        return self.head(torch.cat([F.max_pool2d(image, x.size()[2:]).flatten(1), pooled], 1))
+
+
+class SamePadding(nn.Conv2d):
+    """A convolution that pads by itself, as TensorFlow does: arithmetic on sizes with ``math`` and ``round``."""
+
+    def forward(self, x):
+        pads = []
+        for size, kernel, stride in zip(x.shape[-2:], self.kernel_size, self.stride, strict=True):
+            total = max((math.ceil(size / stride) - 1) * stride + kernel - size, 0)
+            pads = [total // 2, total - total // 2, *pads]
+        if any(pad > 0 for pad in pads):
+            x = F.pad(x, pads)
+        return F.conv2d(x, self.weight, self.bias, self.stride)
+
+
+class Measured(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = SamePadding(2, 4, 3, stride=2), nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = F.relu(self.conv(x))
+        side = int(math.sqrt(x.flatten(2).shape[-1])) // 2
+        return self.head(F.adaptive_avg_pool2d(x, (side, round(x.shape[3] * 0.5))).mean((2, 3)))
+
+
+class FrozenBatchNorm(nn.Module):
+    """BatchNorm as detection libraries freeze it: four buffers, reshaped and combined in forward."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.register_buffer("weight", torch.ones(channels) * 0.5)
+        self.register_buffer("bias", torch.arange(channels) / 8)
+        self.register_buffer("mean", torch.arange(channels) / 4)
+        self.register_buffer("var", torch.full((channels,), 0.25))
+
+    def forward(self, x):
+        scale = self.weight.reshape(1, -1, 1, 1) * self.var.reshape(1, -1, 1, 1).rsqrt()
+        return x * scale + (self.bias[None, :, None, None] - self.mean.view(1, -1, 1, 1) * scale)
+
+
+class Constants(nn.Module):
+    """What is computed from parameters and buffers alone: normalised images, masked weights, a rectified parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.tensor([0.25, 0.5]))
+        self.register_buffer("std", torch.tensor([0.5, 0.25]))
+        self.register_buffer("mask", (torch.arange(16).view(4, 4) % 3 > 0).float())
+        self.register_buffer("flag", torch.tensor(True))
+        self.scale, self.mix = nn.Parameter(torch.tensor([0.5, -1.0, 2.0, 1.0])), nn.Parameter(torch.eye(4) / 2)
+        self.conv, self.norm = nn.Conv2d(2, 4, 3, padding=1), FrozenBatchNorm(4)
+        self.relu = nn.ReLU()
+
+    def forward(self, x):
+        x = (x - self.mean[None, :, None, None]) / self.std.view(1, 2, 1, 1)
+        if self.flag:
+            x = F.relu(self.norm(self.conv(x)))
+        x = F.relu(x * (self.relu(self.scale) + F.relu(-self.scale)).view(-1, 1, 1))
+        return F.linear(x.mean((2, 3)), self.mix * self.mask)
+
+
+class OfTheInput(nn.Module):
+    """What is computed from the input alone need not be linear: it is the same at every step."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = torch.abs(x) + x.clamp(-0.5, 0.5).square() - torch.div(x, 0.5, rounding_mode="floor")
+        x = x.clamp_max(2.0) - x.amax(1, keepdim=True)
+        return self.head(F.relu(self.fc(x)))
+
+
+class Ensemble(nn.Module):
+    """Outputs stacked along a new first axis and averaged over it, slices of a Sequential, a block of zeros."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU())
+        self.heads = nn.ModuleList([nn.Linear(8, 3), nn.Linear(8, 3)])
+
+    def forward(self, x):
+        x = self.body[:2](x)
+        x = torch.cat([x[:, :6], x.new_zeros(x.size(0), 2)], 1)
+        x = self.body[2:](x)
+        return torch.stack([head(x) for head in self.heads]).mean(0)
+
+
 MODELS = {
+    "global maximum": (GlobalMaximum, [(2, 4, 4)]),
+    "measured": (Measured, [(2, 7, 7)]),
+    "constants": (Constants, [(2, 4, 4)]),
+    "of the input": (OfTheInput, [(6,)]),
+    "ensemble": (Ensemble, [(6,)]),
     "products": (Products, [(6,)]),
     "patches": (Patches, [(3, 8, 8)]),
     "assertive": (Assertive, [(2, 8, 8)]),

@@ -2,12 +2,13 @@
 
 import importlib.util
 import inspect
-import json
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.abc import Loader
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, cast
 
 import torch
@@ -17,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 from torch import nn
 
-from offspike.cli.shared import Json, check_writable, console
+from offspike.cli.shared import Json, check_writable, console, write_json
 
 Target = Annotated[
     str, typer.Argument(help="file.py:name, a class or function that makes the model; or a file of osp.save.")
@@ -48,7 +49,7 @@ def audit(target: Target, shapes: Inputs = None, json_file: Json = None) -> None
     _show_findings(found, target, bool(inputs))
     if json_file:
         pools = [error.to_dict() for error in errors]
-        json_file.write_text(json.dumps({"target": target, **found.to_dict(), "pool_errors": pools}, indent=1))
+        write_json(json_file, {"target": target, **found.to_dict(), "pool_errors": pools})
     if found.verdict == "refused":
         raise typer.Exit(1)
 
@@ -72,30 +73,46 @@ def _model(target: str) -> Any:
         if target.endswith(".py"):
             raise ValueError(f"say which class or function of {target} makes the model: {target}:NAME")
         return load(target)
-    made = _named(Path(path), name)
-    if callable(made) and not isinstance(made, nn.Module):
-        needed = _needed(made)
-        if needed:
-            advice = f"write a function without arguments that returns it, def audited(): return {name}(…)"
-            raise ValueError(f"{name} needs arguments ({', '.join(needed)}): {advice}")
-        made = _run(made, f"{name}()")
+    with _imported(Path(path)) as module:
+        made = _named(module, path, name)
+        if callable(made) and not isinstance(made, nn.Module):
+            needed = _needed(made)
+            if needed:
+                advice = f"write a function without arguments that returns it, def audited(): return {name}(…)"
+                raise ValueError(f"{name} needs arguments ({', '.join(needed)}): {advice}")
+            made = _run(made, f"{name}()")
     if not isinstance(made, nn.Module):
         raise ValueError(f"{target} gives {type(made).__name__}, not a torch.nn.Module")
     return made
 
 
-def _named(path: Path, name: str) -> Any:
-    """What the file calls ``name``; the file is run with its folder on the path, as ``python file.py`` would."""
+@contextmanager
+def _imported(path: Path) -> Iterator[ModuleType]:
+    """The file as a module, run with its folder on the path, as ``python file.py`` would.
+
+    It has its name for the length of a ``with`` block (dataclasses ask for it), and gives it back: it may be that of a
+    package.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None  # a .py file always has one
     module = importlib.util.module_from_spec(spec)
+    before = sys.modules.get(spec.name)
     sys.path.insert(0, str(path.parent.resolve()))
+    sys.modules[spec.name] = module
     try:
         _run(lambda: cast(Loader, spec.loader).exec_module(module), str(path))
+        yield module
     finally:
         sys.path.pop(0)
+        sys.modules.pop(spec.name, None)
+        if before is not None:
+            sys.modules[spec.name] = before
+
+
+def _named(module: ModuleType, path: str, name: str) -> Any:
+    """What the file calls ``name``."""
     if not hasattr(module, name):
         own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
         raise ValueError(f"{path} has no {name!r}; it has {', '.join(own) or 'no class or function'}")

@@ -1,6 +1,5 @@
 """The command that measures speed: ``bench``."""
 
-import json
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +10,19 @@ import typer
 from rich import box
 from rich.table import Table
 
-from offspike.cli.shared import Data, Json, Limit, Root, Steps, check_writable, console, open_split, place
+from offspike.cli.shared import (
+    Data,
+    Json,
+    Limit,
+    Root,
+    Steps,
+    check_writable,
+    console,
+    open_split,
+    place,
+    some_of,
+    write_json,
+)
 
 Network = Annotated[
     str, typer.Argument(help="vgg16, resnet18, resnet20, resnet34 or small (random weights), or a file.")
@@ -43,7 +54,7 @@ def bench(
     Example: offspike bench vgg16 --steps 16 --batch 500 --precision bf16
     """
     from offspike import bench as core
-    from offspike import experiment, methods, timing
+    from offspike import experiment, methods
     from offspike.convert import convert
 
     check_writable(json_file)
@@ -51,6 +62,7 @@ def bench(
     if out is not None and out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; --out names a folder")
     ann = _model(network).to(where)
+    test = open_split(ann, data, root, "test") if accuracy else None  # what is missing is said before the timing
     chosen: Any = precision or (["exact32", "tf32", "bf16"] if where.type == "cuda" else ["exact32"])
     method = methods.exact(rho)
     how = experiment.provenance(network=network, steps=str(steps), rho=str(rho))
@@ -62,20 +74,41 @@ def bench(
     console.print(_speeds(rows, f"{network}, T={steps}, ρ={rho}, {how['machine']}"))
     if not find_spec("spikingjelly"):
         console.print("To compare with SpikingJelly too: pip install spikingjelly", style="dim")
-    roofs = timing.roofs(where, dtype=torch.bfloat16 if where.type == "cuda" else torch.float32)
+    roofs = _roofs(where, chosen[-1])
     layers = core.by_layer(convert(ann, method, precision=chosen[-1]), x, steps=steps, roofs=roofs)
     console.print(_layers(layers, core.summary(layers, roofs), roofs, f"{chosen[-1]}, batch {len(x)}"))
-    right = _accuracy(ann, method, steps, chosen, data, root, limit) if accuracy else []
-    if out is not None:
-        name = re.sub(
-            r"[^a-z0-9.]+", "-", f"{Path(network).stem}-T{steps}-{torch.__version__}-{_machine(where)}".lower()
-        )
-        core.save(out / f"speed-{name}.csv", rows)
-        core.save(out / f"layers-{name}.csv", layers)
-        console.print(f"written: {out}/speed-{name}.csv and layers-{name}.csv")
+    name = f"{Path(network).stem}-T{steps}-{torch.__version__}-{_machine(where)}"
+    _save(out, name, {"speed": rows, "layers": layers})
+    right: list[dict[str, Any]] = []
+    if test is not None:
+        images = some_of(data, len(test), limit)
+        right = _accuracy(ann, method, steps, chosen, test, images)
+        console.print(_accuracies(right, f"accuracy in per cent, {len(images)} images of {data}"))
+        _save(out, name, {"accuracy": [row | how for row in _by_step(right, len(images))]})
     if json_file:
         found = {"speed": rows, "layers": layers, "roofs": roofs._asdict(), "accuracy": right, "provenance": how}
-        json_file.write_text(json.dumps(found, indent=1))
+        write_json(json_file, found)
+
+
+def _roofs(device: torch.device, precision: Any) -> Any:
+    """What the machine can do in the numbers of this precision."""
+    from offspike import timing
+    from offspike.fast.precision import arithmetic
+
+    with arithmetic(precision):
+        return timing.roofs(device, dtype=torch.float32 if precision in ("exact32", "tf32") else torch.bfloat16)
+
+
+def _save(out: Path | None, name: str, tables: dict[str, list[dict[str, Any]]]) -> None:
+    """One CSV file a table in the folder, and a line that says so."""
+    from offspike import bench
+
+    if out is None:
+        return
+    paths = [out / f"{kind}-{re.sub(r'[^a-z0-9.]+', '-', name.lower())}.csv" for kind in tables]
+    for path, rows in zip(paths, tables.values(), strict=True):
+        bench.save(path, rows)
+    console.print(f"written: {' and '.join(map(str, paths))}", soft_wrap=True)
 
 
 def _model(network: str) -> Any:
@@ -125,22 +158,35 @@ def _layers(rows: list[dict[str, Any]], sums: list[dict[str, Any]], roofs: Any, 
 
 
 def _accuracy(
-    ann: Any, method: Any, steps: int, precisions: Any, data: str, root: Path, limit: int | None
-) -> list[dict[str, Any]]:
-    from offspike import bench, experiment
+    ann: Any, method: Any, steps: int, precisions: Any, test: Any, images: torch.Tensor
+) -> list[dict[str, Any]]:  # fmt: skip
+    from offspike import bench
 
-    test = open_split(ann, data, root, "test")
-    inputs, images = getattr(ann, "preprocess", test.preprocess), torch.arange(len(test))[:limit]
+    inputs = getattr(ann, "preprocess", test.preprocess)
     where = next(ann.parameters()).device
 
     def batches() -> Any:
         return ((inputs(x.to(where)), y) for x, y in test.blocks(images, 500))
 
-    rows = list(bench.accuracy(ann, method, batches, steps=steps, precisions=precisions))
-    table = Table(title=f"accuracy in per cent, {len(images)} images of {data}", box=box.SIMPLE_HEAD, padding=(0, 1))
-    for heading in ("path", *(f"T={t}" for t in experiment.readouts(steps))):
+    return list(bench.accuracy(ann, method, batches, steps=steps, precisions=precisions))
+
+
+def _by_step(rows: list[dict[str, Any]], images: int) -> list[dict[str, Any]]:
+    """A row for each path and time-step."""
+    return [
+        {"what": row["what"], "t": t, "accuracy": value, "images": images}
+        for row in rows
+        for t, value in enumerate(row["accuracy"], start=1)
+    ]
+
+
+def _accuracies(rows: list[dict[str, Any]], title: str) -> Table:
+    from offspike.experiment import readouts
+
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1))
+    shown = readouts(len(rows[0]["accuracy"]))
+    for heading in ("path", *(f"T={t}" for t in shown)):
         table.add_column(heading, justify="left" if heading == "path" else "right")
     for row in rows:
-        table.add_row(row["what"], *(f"{100 * row['accuracy'][t - 1]:.2f}" for t in experiment.readouts(steps)))
-    console.print(table)
-    return rows
+        table.add_row(row["what"], *(f"{100 * row['accuracy'][t - 1]:.2f}" for t in shown))
+    return table

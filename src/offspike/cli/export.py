@@ -1,6 +1,5 @@
 """The command ``export``: a converted network as a file for other programs."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +8,18 @@ import typer
 from rich import box
 from rich.table import Table
 
-from offspike.cli.shared import Json, Model, Rho, Root, check_writable, console, open_split, progress_bars
+from offspike.cli.shared import (
+    Json,
+    Model,
+    Rho,
+    Root,
+    check_writable,
+    console,
+    open_split,
+    progress_bars,
+    some_of,
+    write_json,
+)
 
 Data = Annotated[str | None, typer.Option(help="Images for the check and --v0: digits, cifar10, … Default: noise.")]
 FORMATS = ("nir", "onnx", "safetensors")
@@ -61,7 +71,7 @@ def export(
     said = f"every spike is the same on {what}" if check else "not checked"
     console.print(f"{out}: {format}, {facts['bytes'] / 1e6:.2f} MB; {said}", soft_wrap=True)
     if json_file:
-        json_file.write_text(json.dumps(facts, indent=1))
+        write_json(json_file, facts)
 
 
 def open_network(model: str, method: str, rho: int | None, v0: str | None) -> tuple[Any, Any]:
@@ -90,7 +100,7 @@ def open_network(model: str, method: str, rho: int | None, v0: str | None) -> tu
 
 
 def inputs(network: Any, data: str | None, root: Path, split: str, count: int) -> Any:
-    """The first images of a data set as the network takes them; noise without a data set."""
+    """Some images of a data set as the network takes them; noise without a data set."""
 
     if data is None:
         shape = network.input_shape
@@ -98,7 +108,7 @@ def inputs(network: Any, data: str | None, root: Path, split: str, count: int) -
             raise ValueError("this checkpoint does not say how large its inputs are: give --data")
         return torch.randn(count, *shape, generator=torch.Generator().manual_seed(0))
     found = open_split(network, data, root, split)
-    x, _ = next(iter(found.blocks(torch.arange(min(count, len(found))), count)))
+    x, _ = next(iter(found.blocks(some_of(data, len(found), count), count)))
     return getattr(network, "preprocess", found.preprocess)(x)
 
 
@@ -123,7 +133,7 @@ def freeze_and_measure(
     found = {}
     with progress_bars() as bar:
         for name, network in ways.items():
-            chosen = torch.arange(min(measure, len(test)))
+            chosen = some_of(data, len(test), measure)
             advance = bar(name, len(chosen))
             prepare = getattr(ann, "preprocess", test.preprocess)
             batches = ((prepare(x), y) for x, y in test.blocks(chosen, 200))

@@ -1,13 +1,11 @@
 """Commands that say what is there: ``doctor`` and ``models``."""
 
-import json
-
 import typer
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from offspike.cli.shared import Json, check_writable, console
+from offspike.cli.shared import Json, check_writable, console, write_json
 
 
 def doctor(json_file: Json = None) -> None:
@@ -27,7 +25,7 @@ def doctor(json_file: Json = None) -> None:
         table.add_row(mark, check.name, escape(check.found or check.remedy))
     console.print(table)
     if json_file:
-        json_file.write_text(json.dumps([asdict(check) for check in checks], indent=1))
+        write_json(json_file, [asdict(check) for check in checks])
     if not all(check.fine for check in checks):
         raise typer.Exit(1)
 
@@ -60,4 +58,4 @@ def models(json_file: Json = None) -> None:
         style="dim",
     )
     if json_file:
-        json_file.write_text(json.dumps(rows, indent=1))
+        write_json(json_file, rows)

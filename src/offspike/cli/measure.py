@@ -1,12 +1,10 @@
 """Commands that measure: ``evaluate`` and ``analyze``."""
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.table import Table
 
@@ -31,6 +29,8 @@ from offspike.cli.shared import (
     show_energy,
     show_exits,
     show_reports,
+    some_of,
+    write_json,
 )
 from offspike.experiment import NAMES
 
@@ -151,7 +151,7 @@ def analyze(
     how = experiment.provenance(model=Path(model).name, data=data, images=str(count))
     if json_file:
         layers = {name: seen.to_dict() for name, seen in records.items()}
-        json_file.write_text(json.dumps({"method": chosen.to_dict(), "layers": layers, "provenance": how}, indent=1))
+        write_json(json_file, {"method": chosen.to_dict(), "layers": layers, "provenance": how})
     if html:
         snn = convert(ann, chosen, calibration=images)
         look = look_closely(snn, opened.batches, name=method, steps=steps, reference=ann)
@@ -216,6 +216,7 @@ class Opened:
 def open_model_and_data(model: str, data: str, root: Path, batch: int, limit: int | None) -> Opened:
     """What a command measures, and on what."""
     from offspike.checkpoint import load
+    from offspike.datasets import evenly_spaced
     from offspike.experiment import rectified
     from offspike.network import SpikingNetwork
 
@@ -223,8 +224,7 @@ def open_model_and_data(model: str, data: str, root: Path, batch: int, limit: in
     if isinstance(ann, SpikingNetwork):
         raise ValueError(f"{model} holds a spiking network; give the ANN, its methods are chosen here")
     test = open_split(ann, data, root, "test")
-    spread = max(1, len(test) // limit) if limit and data == "folder" else 1  # it lists its images class by class
-    mine = distributed.shard(torch.arange(0, len(test), spread)[:limit])
+    mine = distributed.shard(some_of(data, len(test), limit))
     if not len(mine):
         raise ValueError(f"{limit} images are not enough for {distributed.world_size()} processes")
     inputs = getattr(ann, "preprocess", test.preprocess)
@@ -234,7 +234,6 @@ def open_model_and_data(model: str, data: str, root: Path, batch: int, limit: in
 
     def training(count: int) -> list[Any]:
         train = open_split(ann, data, root, "train")
-        step = max(1, len(train) // count)  # evenly spaced: a folder lists its images class by class
-        return [inputs(x) for x, _ in train.blocks(torch.arange(0, len(train), step)[:count], batch)]
+        return [inputs(x) for x, _ in train.blocks(evenly_spaced(count, len(train)), batch)]
 
     return Opened(rectified(ann, test.shape), batches, len(mine), test.classes, training)

@@ -20,6 +20,7 @@ from offspike.cli.shared import (
     console,
     open_split,
     progress_bars,
+    some_of,
 )  # fmt: skip
 
 Bits = Annotated[int, typer.Option(min=2, max=16, help="Bits of a weight, for a network that is not in fixed point.")]
@@ -167,7 +168,7 @@ def _snapped(ann: Any, example: Any, bits: int, calibrate: int, data: str, root:
         train = open_split(ann, data, root, "train")
         if isinstance(train, datasets.FolderStream):
             raise ValueError(f"{root} is too large to be held in memory, which --calibrate needs: leave it out")
-        images = getattr(ann, "preprocess", train.preprocess)(train.images[:calibrate])
+        images = getattr(ann, "preprocess", train.preprocess)(train.images[some_of(data, len(train), calibrate)])
     with progress_bars() as bar:
         layers = sum(hasattr(module, "weight") for module in ann.modules())
         advance = bar("snap", layers)

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from offspike import distributed
+from offspike.atomic import why
 
 console = Console()
 
@@ -108,7 +109,7 @@ def publish(html: Path | None, json_file: Path | None, findings: Any, *, title: 
     for report in findings.reports.values():
         report.provenance.update(how)
     if json_file:
-        json_file.write_text(json.dumps(findings.to_dict(), indent=1))
+        write_json(json_file, findings.to_dict())
         console.print(f"figures: {json_file}")
     if html:
         write_page(html, findings, title=title, provenance=how)
@@ -129,6 +130,21 @@ def open_split(network: Any, data: str, root: Path, split: str) -> Any:
             "name its data set, --data NAME --root DIR"
         )
     return found
+
+
+def some_of(data: str, total: int, count: int | None) -> torch.Tensor:
+    """Which images to take: the first ones of a set; of a folder, which lists them class by class, evenly spaced."""
+    from offspike.datasets import evenly_spaced
+
+    return evenly_spaced(count, total) if count and data == "folder" else torch.arange(total)[:count]
+
+
+def write_json(path: Path, found: Any) -> None:
+    """Write figures; an error names the file."""
+    try:
+        path.write_text(json.dumps(found, indent=1))
+    except OSError as error:
+        raise OSError(f"cannot write {path}: {why(error)}") from error
 
 
 def check_writable(*paths: Path | None) -> None:

@@ -1,6 +1,5 @@
 """The command ``train``: from images to a trained network, its log and its checkpoint."""
 
-import json
 import logging
 import zlib
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import typer
 from torch import nn
 
 from offspike import distributed
-from offspike.cli.shared import Data, Json, Root, check_writable, console
+from offspike.cli.shared import Data, Json, Root, check_writable, console, write_json
 
 ANN, PAGE = "ann.safetensors", "report.html"
 Number = Annotated[float | None, typer.Option(min=0.0)]
@@ -34,7 +33,9 @@ def train(
     lr: Number = None,
     weight_decay: Number = None,
     clip: Annotated[float | None, typer.Option(min=0.0, help="Bound of the gradient's norm; 0: none.")] = None,
-    clip_mean: Annotated[float | None, typer.Option(help="Bound as a multiple of the norm's running mean.")] = None,
+    clip_mean: Annotated[
+        float | None, typer.Option(min=0.0, help="Bound as a multiple of the norm's running mean; 0: none.")
+    ] = None,
     label_smoothing: Number = None,
     warm_floor: Annotated[float | None, typer.Option(help="Share of the epochs before the floor is on.")] = None,
     restart: Annotated[float | None, typer.Option(help="Rate at which the floor begins, as a share of --lr.")] = None,
@@ -66,7 +67,7 @@ def train(
     from offspike.look.findings import Findings
     from offspike.page import write_page
     from offspike.train import train as run_training
-    from offspike.training.start import begin_from, network
+    from offspike.training.start import begin_from, network, weights_of
 
     check_writable(json_file)
     make_folder(out)
@@ -82,7 +83,7 @@ def train(
             raise ValueError(f"{root / 'train'} is missing: --root holds train/<class>/… and val/<class>/…")
         learn, test = (open_data(data, root, split, limit, size=size, download=download) for split in ("train", "test"))
         model = network(net, levels, shape=learn.shape, classes=len(learn.classes), seed=seed, dropout=dropout)
-        known = begin_from(model, checkpoint.load(origin)) if origin else False
+        known = begin_from(model, weights_of(origin)) if origin else False
         recipe = choose_recipe(preset or ("finetune" if origin else "ours"), changes, device, fast)
         recipe = replace(recipe, seed=seed, init_thresholds=not known)
         if not levels.isdigit():
@@ -96,7 +97,7 @@ def train(
             facts = describe(net, levels, learn.name or data, len(test), recipe.to_dict(), result.history)
             keep(result.model, out / ANN, learn, facts)
             if json_file:
-                json_file.write_text(json.dumps({**facts, "history": result.history}, indent=1))
+                write_json(json_file, {**facts, "history": result.history})
             write_page(
                 out / PAGE,
                 Findings(history=result.history),
@@ -135,10 +136,7 @@ def open_data(
             datasets.load(name, root, split, download=True)
         distributed.barrier()
     found = datasets.load(name, root, split, **options)
-    if limit and isinstance(found, datasets.Dataset):
-        step = max(1, len(found) // limit)  # evenly spaced: a folder lists its images class by class
-        return found.take(slice(0, step * limit, step))
-    return found
+    return found.take(datasets.evenly_spaced(limit, len(found))) if limit else found
 
 
 def choose_recipe(preset: str, changes: dict[str, Any], device: torch.device, fast: bool) -> Any:
@@ -158,6 +156,7 @@ def choose_recipe(preset: str, changes: dict[str, Any], device: torch.device, fa
 def watching(folder: Path | None) -> Iterator[Any]:
     """A progress bar (log lines where there is no terminal), and TensorBoard in ``folder``."""
     from offspike.train import progress, tensorboard
+    from offspike.training.watch import Together
 
     if distributed.rank() > 0:
         yield None
@@ -168,7 +167,7 @@ def watching(folder: Path | None) -> Iterator[Any]:
             yield show
             return
         with tensorboard(folder) as curves:
-            yield lambda record: (show(record), curves(record))
+            yield Together((show, curves))
 
 
 def describe(

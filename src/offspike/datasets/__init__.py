@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from offspike.datasets.cifar import load_cifar10, load_cifar100
-from offspike.datasets.data import DataError, Dataset, MissingData
+from offspike.datasets.data import DataError, Dataset, MissingData, evenly_spaced
 from offspike.datasets.digits import load_digits
 from offspike.datasets.idx import load_fashion_mnist
 from offspike.datasets.imagefolder import FolderStream, load_folder
@@ -16,6 +16,7 @@ __all__ = [
     "Dataset",
     "FolderStream",
     "MissingData",
+    "evenly_spaced",
     "load",
     "load_cifar10",
     "load_cifar100",

@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 Fill = Sequence[float]
+SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of a random resized crop: its area, and its width to its height
 
 
 def _uniform(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -80,8 +81,8 @@ def random_resized_crop(
     images: Tensor,
     generator: torch.Generator,
     *,
-    scale: tuple[float, float] = (0.08, 1.0),
-    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+    scale: tuple[float, float] = SCALE,
+    ratio: tuple[float, float] = RATIO,
 ) -> Tensor:
     """A random part of each image (``scale``: of its area, ``ratio``: width to height), stretched to the whole size."""
     area = scale[0] + (scale[1] - scale[0]) * _uniform(images, generator)

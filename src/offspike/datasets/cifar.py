@@ -19,6 +19,8 @@ from offspike.datasets.data import DataError, Dataset, MissingData
 __all__ = ["load_cifar10", "load_cifar100"]
 
 SITE = "https://www.cs.toronto.edu/~kriz/"
+COUNTS = {"train": 50_000, "test": 10_000}
+COARSE = 20  # labels of CIFAR-100, before the 100 fine ones
 
 
 @dataclass(frozen=True)
@@ -98,21 +100,21 @@ def load_cifar10(root: Path | str, split: str = "train", *, download: bool = Fal
 
 
 def load_cifar100(root: Path | str, split: str = "train", *, download: bool = False, check: bool = True) -> Dataset:
-    """CIFAR-100 with its 100 fine labels, as :func:`load_cifar10`; its binary files are checked by their size."""
+    """CIFAR-100 with its 100 fine labels, as :func:`load_cifar10`; binary, images are counted and labels checked."""
     return _load(CIFAR100, Path(root), split, download, check)
 
 
 def _load(source: Source, root: Path, split: str, download: bool, check: bool) -> Dataset:
     if split not in source.binary_files:
         raise DataError(f'{source.name} has the splits "train" and "test", not {split!r}')
-    folder = _find(source, root)
-    if folder is None and download:
+    folder = _find(source, root, split)
+    if download and (folder is None or not _complete(source, folder, split)):
         _download(source, root)
-        folder = _find(source, root)
+        folder = _find(source, root, split)
     if folder is None:
         raise MissingData(
             f"{source.name}: {root / source.binary} is missing; unpack {SITE}{source.archive} into {root} "
-            "(or let --download, in Python download=True, do it)"
+            f'(offspike train … --download does it, and so does datasets.load("{source.name}", …, download=True))'
         )
     read = _read_binary if folder.name != source.python else _read_python
     images, labels = read(source, folder, split, check)
@@ -126,14 +128,16 @@ def _load(source: Source, root: Path, split: str, download: bool, check: bool) -
     )
 
 
-def _find(source: Source, root: Path) -> Path | None:
-    first = source.binary_files["test"][0]
-    candidates = [root, root / source.binary]
-    for folder in candidates:
-        if (folder / first).is_file():
-            return folder
-    python = [root, root / source.python]
-    return next((f for f in python if f.name == source.python and f.is_dir()), None)
+def _find(source: Source, root: Path, split: str) -> Path | None:
+    """The folder with the files of the split; else an incomplete one, so that reading it names what is missing."""
+    folders = [root, root / source.binary, root / source.python]
+    begun = (f for f in folders if f.name in (source.binary, source.python) and f.is_dir())
+    return next((f for f in folders if _complete(source, f, split)), None) or next(begun, None)
+
+
+def _complete(source: Source, folder: Path, split: str) -> bool:
+    files = source.python_files if folder.name == source.python else source.binary_files
+    return all((folder / name).is_file() for name in files[split])
 
 
 def _read_binary(source: Source, folder: Path, split: str, check: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -148,6 +152,10 @@ def _read_binary(source: Source, folder: Path, split: str, check: bool) -> tuple
             raise DataError(f"{folder / name} is cut short: {len(data)} bytes are not whole records of {record}")
         parts.append(np.frombuffer(data, np.uint8).reshape(-1, record))
     records = np.concatenate(parts)
+    if check and len(records) != COUNTS[split]:
+        raise DataError(f"{folder}: {len(records)} {split} images, the original has {COUNTS[split]}; fetch it again")
+    if check and source.label_bytes == 2 and (largest := records[:, 0].max()) >= COARSE:
+        raise DataError(f"{folder}: a coarse label is {largest}, there are {COARSE}; fetch it again")
     return np.ascontiguousarray(records[:, source.label_bytes :]), records[:, source.label_bytes - 1]
 
 

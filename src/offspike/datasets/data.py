@@ -9,7 +9,7 @@ from torch import Tensor
 
 from offspike.preprocess import Preprocess
 
-__all__ = ["DataError", "Dataset", "MissingData"]
+__all__ = ["DataError", "Dataset", "MissingData", "evenly_spaced"]
 
 
 class DataError(ValueError):
@@ -18,6 +18,15 @@ class DataError(ValueError):
 
 class MissingData(DataError):
     """A data set that is not on this machine at all."""
+
+
+def evenly_spaced(count: int, total: int) -> Tensor:
+    """So many of the indices 0 … total − 1 (all where there are fewer), from end to end: ``⌊i·total/count⌋``.
+
+    A folder lists its images class by class; these are of every class, where there are enough of them.
+    """
+    count = min(count, total)
+    return torch.arange(count) * total // max(1, count)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,11 +3,12 @@
 Small sets are decoded once, by threads, and kept as uint8; larger ones are decoded by worker processes each time.
 """
 
-import os
+import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -16,14 +17,18 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
+from offspike.datasets.augment import RATIO, SCALE
 from offspike.datasets.data import DataError, Dataset
+from offspike.distributed import cores
 from offspike.preprocess import Preprocess
 
-__all__ = ["FolderStream", "decode", "load_folder"]
+__all__ = ["FolderStream", "decode", "decode_part", "load_folder"]
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 GIB = 1 << 30
+SIZE = "--size (in Python size=)"
+TRIES = 10  # to place a random part of an image before the middle is taken
 
 
 def decode(path: Path, size: int | None) -> np.ndarray:
@@ -31,22 +36,49 @@ def decode(path: Path, size: int | None) -> np.ndarray:
 
     With ``size`` the shorter side is resized to it and the middle square is taken; an image that fits stays as it is.
     """
-    try:
-        with Image.open(path) as file:
-            image = _rgb(ImageOps.exif_transpose(file))
-    except FileNotFoundError:
-        raise DataError(f"{path} has vanished; put it back or remove it from the set") from None
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path} cannot be read as an image ({error}); repair or remove it") from None
+    image = _read(path)
     if size is not None and image.size != (size, size):
         image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
     return np.asarray(image).transpose(2, 0, 1)
 
 
+def decode_part(path: Path, size: int, draw: np.random.Generator) -> np.ndarray:
+    """``uint8 [3, size, size]``: a random part of the whole image, 8 to 100 % of its area, at most 4 : 3 either way."""
+    image = _read(path)
+    image = image.resize((size, size), Image.Resampling.BILINEAR, box=_part(*image.size, draw))
+    return np.asarray(image).transpose(2, 0, 1)
+
+
+def _part(width: int, height: int, draw: np.random.Generator) -> tuple[int, int, int, int]:
+    """Left, top, right, bottom of a random part; of an image too long for any try, its middle."""
+    for _ in range(TRIES):
+        area = width * height * draw.uniform(*SCALE)
+        aspect = math.exp(draw.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
+        wide, high = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < wide <= width and 0 < high <= height:
+            left, top = (int(draw.integers(0, room, endpoint=True)) for room in (width - wide, height - high))
+            return left, top, left + wide, top + high
+    wide, high = min(width, round(height * RATIO[1])), min(height, round(width / RATIO[0]))
+    left, top = (width - wide) // 2, (height - high) // 2
+    return left, top, left + wide, top + high
+
+
+def _read(path: Path) -> Image.Image:
+    try:
+        with Image.open(path) as file:
+            return _rgb(ImageOps.exif_transpose(file))
+    except FileNotFoundError:
+        raise DataError(f"{path} has vanished; put it back or remove it from the set") from None
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"{path} cannot be read as an image ({error}); repair or remove it") from None
+
+
 def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):  # 16 or 32 bits of grey: Pillow would cut them off at 255
+    if image.mode.startswith("I"):  # grey of more than 8 bits, which Pillow would not convert alike
         values = np.asarray(image).astype(np.int64)
-        return Image.fromarray((values >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
+        if image.mode.startswith("I;16"):  # the whole range is used; of 32 bits nobody knows, so they count as they are
+            values >>= 8
+        return Image.fromarray(values.clip(0, 255).astype(np.uint8)).convert("RGB")
     if "transparency" in image.info:
         image = image.convert("RGBA")
     return image.convert("RGB")
@@ -61,7 +93,7 @@ class FolderStream:
     classes: tuple[str, ...]
     size: int
     name: str = "folder"
-    workers: int = field(default_factory=lambda: os.cpu_count() or 1)
+    workers: int = field(default_factory=cores)
     mean: tuple[float, ...] = MEAN
     std: tuple[float, ...] = STD
 
@@ -77,10 +109,17 @@ class FolderStream:
         """``uint8 [B, C, H, W]`` to a network's float32 input."""
         return Preprocess(self.mean, self.std)(images)
 
-    def blocks(self, index: Tensor, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Images and labels of this index, ``batch`` at a time."""
+    def take(self, index: Tensor) -> Self:
+        """The images of this index."""
+        return replace(self, paths=tuple(self.paths[i] for i in index.tolist()), labels=self.labels[index])
+
+    def blocks(self, index: Tensor, batch: int, *, parts: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images and labels of this index, ``batch`` at a time.
+
+        With ``parts``, a seed, each image is a random part of the whole picture that depends on seed and index alone.
+        """
         loader = DataLoader(
-            _Files(self),
+            _Files(self, parts),
             batch_size=batch,
             sampler=index.tolist(),
             num_workers=self.workers,
@@ -96,14 +135,19 @@ class FolderStream:
 class _Files(TorchDataset[tuple[np.ndarray | str, int]]):
     """What a worker process does. A problem travels as text: an exception would arrive as a traceback."""
 
-    def __init__(self, stream: FolderStream) -> None:
-        self.stream = stream
+    def __init__(self, stream: FolderStream, parts: int | None) -> None:
+        self.stream, self.parts = stream, parts
 
     def __getitem__(self, index: int) -> tuple[np.ndarray | str, int]:
+        path, size = self.stream.paths[index], self.stream.size
         try:
-            return decode(self.stream.paths[index], self.stream.size), int(self.stream.labels[index])
+            if self.parts is None:
+                image = decode(path, size)
+            else:
+                image = decode_part(path, size, np.random.default_rng([self.parts, index]))
         except DataError as error:
             return str(error), -1
+        return image, int(self.stream.labels[index])
 
 
 def _collate(items: list[tuple[np.ndarray | str, int]]) -> tuple[Tensor, Tensor, str]:
@@ -133,11 +177,13 @@ def load_folder(
         odd = sorted(set(classes) ^ set(expected))
         raise DataError(f"{folder} and {trained} differ in their classes: {', '.join(odd[:3])}")
     paths, labels = _files(folder, classes)
-    workers = (os.cpu_count() or 1) if workers is None else workers
+    workers = cores() if workers is None else workers
     height, width = decode(paths[0], None).shape[1:] if size is None else (size, size)
     if len(paths) * 3 * height * width > memory * GIB:
         if size is None:
-            raise DataError(f"{folder} is larger than {memory:g} GiB and is streamed: give size=, the height and width")
+            raise DataError(
+                f"{folder} is larger than {memory:g} GiB and is streamed: give {SIZE}, the height and width"
+            )
         return FolderStream(tuple(paths), labels, classes, size, Path(root).name, workers)
     return Dataset(_decode_all(paths, size, workers), labels, classes, MEAN, STD, Path(root).name)
 
@@ -184,7 +230,7 @@ def _decode_all(paths: list[Path], size: int | None, workers: int) -> Tensor:
             sizes = (
                 f"{paths[0]} is {first.shape[2]}x{first.shape[1]}, {paths[number]} {image.shape[2]}x{image.shape[1]}"
             )
-            raise DataError(f"mixed sizes: {sizes}; give size= to resize them")
+            raise DataError(f"mixed sizes: {sizes}; give {SIZE} to resize them")
         images[number] = image
 
     with ThreadPoolExecutor(max(1, workers)) as pool:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from offspike.arithmetic.grids import InputGrid
 from offspike.arithmetic.reach import OPERANDS
 
-__all__ = ["in_fixed_point", "split"]
+__all__ = ["in_fixed_point", "rounds", "split"]
 
 DROPPED = 24 - OPERANDS["tf32"]  # bits of a float32 that TF32 does not have
 
@@ -21,6 +21,11 @@ def split(weight: Tensor) -> list[Tensor]:
     high = _nearest(whole.float())
     low = _nearest((whole - high.double()).float())
     return [high, low] if bool(low.any()) else [high]
+
+
+def rounds(device: torch.device) -> bool:
+    """Whether products on a device are cut to TF32 where that is allowed: on a GPU's tensor cores, not on a CPU."""
+    return device.type == "cuda"
 
 
 def in_fixed_point(model: nn.Module) -> bool:

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from offspike.clock import active_clock
-from offspike.fast.parts import in_fixed_point, split
+from offspike.fast.parts import in_fixed_point, rounds, split
 from offspike.fast.precision import Precision, in_float32
 from offspike.fast.products import product
 from offspike.fast.reading import Reading
@@ -202,7 +202,8 @@ class Plan:
         weight, scale = module.weight.detach(), self.scale.get(name)
         if scale is not None:
             weight = weight.double() * scale.to(weight.device).double()
-        weights = split(weight) if self._parted(node) else [weight.to(dtype or weight.dtype)]
+        parted = self._parted(node) and rounds(weight.device)
+        weights = split(weight) if parted else [weight.to(dtype or weight.dtype)]
         bias = None if module.bias is None or self.reading.bare(node) else module.bias.detach()
         weights, moving = [self._laid(part) for part in weights], node.name in self.reading.moving
         run = product(module, weights, bias, dtype=dtype, spikes=moving)

@@ -15,8 +15,8 @@ from offspike.pooling import GatedMaxPool
 
 __all__ = ["Audit", "Operation", "fate"]
 
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,8 @@ def fate(step: Step, module: nn.Module | None, states: Mapping[str, str], findin
 
 
 def _fate(step: Step, module: nn.Module | None, state: str, finding: Finding | None) -> str:
+    if finding is not None and finding.fatal and MENDED not in finding.fix:
+        return "refused"
     if sites.relu(step, module):
         return "becomes a spiking layer by osp.prepare"
     if sites.pool(step, module):

@@ -94,6 +94,23 @@ ADVICE: dict[str, tuple[str, str]] = {
         "the mean of a product is not the product of the means; multiply by a constant or by the input instead",
     ),
     "dropout": ("dropout that is always on", "pass training=self.training, or use nn.Dropout"),
+    "embedding": (
+        "a look-up in a table by whole numbers",
+        "look it up before the network, and give it the vectors: forward(self, vectors)",
+    ),
+    "cap": (
+        "a bound from above alone",
+        "clip at both ends at once, x.clamp(0, c), which is a clipped ReLU",
+    ),
+    "alias": (
+        "an activation that changes a tensor in place which the model uses again under another name",
+        "take inplace=True out (F.relu(x) for x.relu_()), and use its result where the changed tensor is meant",
+    ),
+    "merges": (
+        "an operation that merges samples with another axis, and neurons come before they are apart again",
+        "a neuron needs axis 0 to hold the samples: nn.Linear and ReLU take [B, n, features] as it is, and "
+        "nn.BatchNorm1d takes [B, features, n]",
+    ),
     "mixes": (
         "an operation on the batch axis: samples feel each other",
         "axis 0 holds samples, and in the spiking network all their time-steps; work on the other axes",
@@ -122,6 +139,8 @@ MODULES: dict[type[nn.Module], str] = {
     **dict.fromkeys((nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin), "softmax"),
     **dict.fromkeys((nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell), "recurrent"),
     **dict.fromkeys((nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.Transformer), "attention"),
+    **dict.fromkeys((nn.TransformerEncoder, nn.TransformerDecoder, nn.TransformerDecoderLayer), "attention"),
+    **dict.fromkeys((nn.Embedding, nn.EmbeddingBag), "embedding"),
     nn.Bilinear: "product",
 }
 _NAMES = {
@@ -138,6 +157,8 @@ _NAMES = {
     "indices": "max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices "
     "adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices",
     "cast": "to type half bfloat16 double long int type_as cuda cpu dtype device",
+    "embedding": "embedding embedding_bag",
+    "cap": "clamp_max",
     "write": "setitem",
 }
 FUNCTIONS: dict[str, str] = {name: kind for kind, names in _NAMES.items() for name in names.split()}

@@ -72,9 +72,9 @@ class _Follow:
 
     def watch(self, step: Step, module: nn.Module | None) -> None:
         """Take note of a step that hands its first argument on, changed or not."""
-        changes = sites.in_place(step, module)
-        if (changes or isinstance(module, nn.Identity)) and step.args and isinstance(step.args[0], Ref):
-            first = step.args[0].name
+        changes, args = sites.in_place(step, module), step.call[0]
+        if (changes or isinstance(module, nn.Identity)) and args and isinstance(args[0], Ref):
+            first = args[0].name
             origin = self.origin.get(first, first)
             self.origin[step.name] = origin
             if changes:

@@ -1,11 +1,12 @@
 """Where a model has ReLUs and max-pools, however they are written: as layers, functions or methods, in place or not."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-from offspike.capture import Step
+from offspike.capture import Step, bare, limits
 
 __all__ = ["Pool", "Relu", "arguments", "bare", "in_place", "pool", "relu"]
 
@@ -46,14 +47,10 @@ class Pool:
     adaptive: bool = False
 
 
-def bare(step: Step) -> str:
-    """The name of what a step calls, without where it comes from and the mark of in-place methods."""
-    return step.target.rpartition(".")[2].rstrip("_")
-
-
 def arguments(step: Step) -> dict[str, Any]:
     """The arguments of a function of this file, by name."""
-    return dict(zip(_PARAMETERS[bare(step)].split(), step.args, strict=False)) | step.kwargs
+    args, kwargs = step.call
+    return dict(zip(_PARAMETERS[bare(step)].split(), args, strict=False)) | kwargs
 
 
 def in_place(step: Step, module: nn.Module | None = None) -> bool:
@@ -68,20 +65,25 @@ def in_place(step: Step, module: nn.Module | None = None) -> bool:
 
 
 def relu(step: Step, module: nn.Module | None = None) -> Relu | None:
-    """The ReLU that a step is (``module``: the layer that it calls), or None."""
+    """The ReLU that a step is (``module``: the layer that it calls), or None; a ReLU of a constant is a constant."""
+    if step.constant:
+        return None
     if module is not None:
         bounds, x = _module_bounds(module), _given(step)
     elif step.kind in ("function", "method") and bare(step) in _RELUS:
-        bounds, x = _bounds(bare(step), arguments(step)), arguments(step).get("x")
+        bounds, x = _bounds(step), arguments(step).get("x")
     else:
         return None
     if bounds is None or bounds[0] != 0 or (bounds[1] is not None and not bounds[1] > 0):
         return None
-    return Relu(x, bounds[1], in_place(step, module))
+    cap = None if bounds[1] == math.inf else bounds[1]
+    return Relu(x, cap, in_place(step, module))
 
 
 def pool(step: Step, module: nn.Module | None = None) -> Pool | None:
     """The max-pool that a step is, or None."""
+    if step.constant:
+        return None
     if module is not None:
         kind, adaptive = type(module), type(module) in _ADAPTIVE
         axes = {**_POOLS, **_ADAPTIVE}.get(kind)
@@ -115,13 +117,14 @@ def _module_bounds(module: nn.Module) -> tuple[Any, Any] | None:
     return None
 
 
-def _bounds(name: str, values: dict[str, Any]) -> tuple[Any, Any] | None:
+def _bounds(step: Step) -> tuple[Any, Any] | None:
+    name, values = bare(step), arguments(step)
     if name in ("relu", "relu6"):
         return 0, 6.0 if name == "relu6" else None
     if name == "leaky_relu":
         return (0, None) if values.get("negative_slope", 0.01) == 0 else None
     if name == "hardtanh":
         return values.get("min_val", -1.0), values.get("max_val", 1.0)
-    least, most = values.get("min"), values.get("max")
+    least, most = limits(step)
     numbers = all(bound is None or isinstance(bound, int | float) for bound in (least, most))
     return (least, most) if numbers and least is not None else None

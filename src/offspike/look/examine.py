@@ -1,6 +1,6 @@
 """``examine``: one network under several methods, looked at from every side that was asked for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import reduce
@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from offspike import distributed
 from offspike.convert import convert
-from offspike.corrections import Progress as Corrected
 from offspike.energy import energy
 from offspike.evaluate import Progress, evaluate
-from offspike.experiment import Batches
+from offspike.experiment import Bar, Batches, layers_of
 from offspike.look.answers import Answers
 from offspike.look.closeup import CloseUp, close_up
 from offspike.look.findings import Findings
@@ -23,8 +22,6 @@ from offspike.network import SpikingNetwork
 from offspike.record import record
 
 __all__ = ["examine", "look_closely"]
-
-Bar = Callable[[str, int], Progress]
 
 
 def _no_bar(name: str, total: int) -> Progress:
@@ -53,7 +50,7 @@ def examine(
     """
     found = Findings(classes=classes)
     networks = {
-        name: convert(ann, method, calibration=calibration, progress=_layers_of(progress, name))
+        name: convert(ann, method, calibration=calibration, progress=layers_of(progress, name))
         for name, method in line.items()
     }
     until = max(1, *(min(method.rho, steps) for method in line.values()))
@@ -72,19 +69,6 @@ def examine(
         name = found.focus(networks)
         found.close_up = look_closely(networks[name], batches, name=name, steps=steps, reference=ann)
     return found
-
-
-def _layers_of(progress: Bar, name: str) -> Corrected:
-    """A bar for each correction of a conversion, which tells of its layers one by one."""
-    bar: Progress = _no_bar("", 0)
-
-    def tell(what: str, done: int, total: int) -> None:
-        nonlocal bar
-        if done == 1:
-            bar = progress(f"{name}, {what} of layers", total)
-        bar(1)
-
-    return tell
 
 
 def _meter(

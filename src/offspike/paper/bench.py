@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from offspike import catalogue, datasets
 from offspike.checkpoint import load
 from offspike.convert import convert
+from offspike.corrections import Progress as Corrected
 from offspike.energy import COUNTS, energies
 from offspike.evaluate import evaluate
 from offspike.experiment import analyse, rectified
@@ -47,19 +48,26 @@ class Bench:
     batch: int = 50
     limit: int | None = None
     energy_images: int = 1000
-    calibration: int = 2000
+    calibration: int = 1000
     precision: Precision = "exact32"
+
+    def has(self, network: str) -> bool:
+        """Whether a checkpoint is on this machine."""
+        return self._find(network) is not None
 
     def path(self, network: str) -> Path:
         """The file of a checkpoint."""
-        own = None if self.models is None else self.models / f"{network}.safetensors"
-        found = own if own is not None and own.is_file() else catalogue.find(network)
+        found = self._find(network)
         if found is None:
             raise MissingCheckpoint(
                 f"the checkpoint {network} is not on this machine: name its folder with --models or in "
                 f"{catalogue.VARIABLE}, or train it with reproduce/train_cifar.py"
             )
         return found
+
+    def _find(self, network: str) -> Path | None:
+        own = None if self.models is None else self.models / f"{network}.safetensors"
+        return own if own is not None and own.is_file() else catalogue.find(network)
 
     def fingerprint(self, network: str) -> str:
         """The hash of a checkpoint's network: figures of an older one must not pass for those of a newer."""
@@ -71,8 +79,8 @@ class Bench:
         count = count if self.limit is None else min(count, self.limit)
         return min(count, self.energy_images) if cell.measure == "energy" else count
 
-    def measure(self, cell: Cell, progress: Progress) -> Any:
-        """The raw sums of a cell, ready for JSON."""
+    def measure(self, cell: Cell, progress: Progress, corrected: Corrected | None = None) -> Any:
+        """The raw sums of a cell, ready for JSON; ``corrected`` hears of the layers that a method fits to data."""
         ann = _network(self.path(cell.network), self.device, _read(self.data, self.root, "test").shape)
         ann = ann.double() if cell.double else ann.float()
         batches = self._batches(ann, cell)
@@ -80,7 +88,8 @@ class Bench:
             records = analyse(ann, batches, cell.method, steps=cell.steps, progress=progress)
             return {name: record.to_dict() for name, record in records.items()}
         calibration = self._calibration(ann) if cell.method.needs_data else None
-        snn = convert(ann, cell.method, calibration=calibration, precision="exact32" if cell.double else self.precision)
+        precision: Precision = "exact32" if cell.double else self.precision
+        snn = convert(ann, cell.method, calibration=calibration, precision=precision, progress=corrected)
         if cell.measure == "energy":
             spent = energies(snn, batches, cell.steps, progress=progress)
             return [{name: getattr(each, name) for name in ("samples", *COUNTS)} for each in spent]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Point", "cost_panels", "mse_by_layer", "offsets_side_by_side"]
+__all__ = ["Point", "cost_panels", "cut_off", "mse_by_layer", "offsets_side_by_side"]
 
 HATCHES = ("", "///", "...", "\\\\\\", "---")
 SPAN = 16  # percentage points below the best that the cost figure shows: where methods worth their cost differ
@@ -35,31 +35,49 @@ SMALLEST = 1e-8  # mean ψ² below this, and 0 itself, are drawn at the foot of 
 
 
 @style()
-def offsets_side_by_side(found: dict[str, dict[str, LayerRecord]]) -> "Figure":
-    """The share of neurons with |ψ| = 1, 2 and >= 3 in each layer, a bar a method: hatches tell methods apart."""
+def offsets_side_by_side(found: dict[str, dict[str, LayerRecord]], *, log: bool = False) -> "Figure":
+    """The share of neurons with |ψ| = 1, 2 and >= 3 in each layer, a bar a method: hatches tell methods apart.
+
+    On a ``log`` axis the largest |ψ| stand lowest: what can be read there is how far up a shade reaches, the share of
+    neurons with at least its |ψ|.
+    """
     from matplotlib.patches import Patch
 
     figure, axes = one_panel(3.2)
     figure.set_figwidth(1.6 * WIDTH)
     width = 0.8 / len(found)
     layers = max(map(len, found.values()))
+    sizes = list(enumerate(GREYS))[:: -1 if log else 1]
     for index, (seen, hatch) in enumerate(zip(found.values(), HATCHES, strict=False)):
         shares = [offset_share(layer, "unconstrained") for layer in seen.values()]
         places = [layer + (index - (len(found) - 1) / 2) * width for layer in range(1, len(shares) + 1)]
         bottom = [0.0] * len(shares)
-        for size, colour in enumerate(GREYS):
+        for size, colour in sizes:
             heights = [share[size] for share in shares]
             axes.bar(places, heights, width, bottom, color=colour, edgecolor="white", linewidth=0.4, hatch=hatch)
             bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     axes.grid(False, axis="x")
     axes.set_xticks(range(1, layers + 1))
     axes.set_xlabel("layer")
-    axes.set_ylabel("neurons with ψ ≠ 0 (%)")
-    sizes = [Patch(facecolor=c, label=label) for label, c in zip(("ψ = ±1", "ψ = ±2", "|ψ| ≥ 3"), GREYS, strict=True)]
+    axes.set_ylabel(f"neurons with ψ ≠ 0 (%{', log' * log})")
+    if log:
+        _log_shares(axes, found)
+    shades = [Patch(facecolor=c, label=label) for label, c in zip(("ψ = ±1", "ψ = ±2", "|ψ| ≥ 3"), GREYS, strict=True)]
     looks: dict[str, Any] = {"facecolor": "white", "edgecolor": MUTED, "linewidth": 0.8}
     kinds = [Patch(hatch=hatch, label=name, **looks) for name, hatch in zip(found, HATCHES, strict=False)]
-    figure.legend(handles=sizes + kinds, loc="outside lower center", ncols=4, fontsize=9)
+    figure.legend(handles=shades + kinds, loc="outside lower center", ncols=4, fontsize=9)
     return figure
+
+
+def _log_shares(axes: "Axes", found: dict[str, dict[str, LayerRecord]]) -> None:
+    """A logarithmic axis of per cent that begins at the power of ten below the least height of any shade."""
+    shares = [offset_share(layer, "unconstrained") for seen in found.values() for layer in seen.values()]
+    heights = [sum(share[size:]) for share in shares for size in range(len(share))]
+    least = min((height for height in heights if height > 0), default=1.0)
+    foot = 10.0 ** (math.ceil(math.log10(least)) - 1)
+    axes.set_ylim(foot, 1.5 * max(10 * foot, *heights))  # first: the scale finds no limits where there is no bar
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda x, _: f"{x:g}")
 
 
 @style()
@@ -126,11 +144,20 @@ def cost_panels(points: Sequence[Point]) -> "Figure":
         axes.grid(True)
         axes.set_xlabel(f"{label}, log scale")
     _ann_energy(panels[-1], points)
-    accuracies = [100 * point.accuracy for point in points]
-    panels[0].set_ylim(max(min(accuracies), max(accuracies) - SPAN) - 0.5, max(accuracies) + 0.5)
+    lost, foot = cut_off(points)
+    panels[0].set_ylim(foot, 100 * max(point.accuracy for point in points) + 0.5)
     panels[0].set_ylabel("accuracy (%)")
+    if lost:
+        panels[0].set_title(f"not shown: {lost} of {len(points)} points, below {foot} %", loc="left", fontsize=9)
     legend(figure, panels[0])
     return figure
+
+
+def cut_off(points: Sequence[Point]) -> tuple[int, int]:
+    """How many points the cost figure leaves out, and the accuracy (%) at its foot, below which they lie."""
+    accuracies = [100 * point.accuracy for point in points]
+    foot = math.floor(max(min(accuracies), max(accuracies) - SPAN) - 0.5)  # room for a marker
+    return sum(accuracy < foot for accuracy in accuracies), foot
 
 
 def _costs(points: list[Point]) -> tuple[list[float | None], ...]:

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -11,10 +11,11 @@ from pathlib import Path
 
 import torch
 
-from offspike.experiment import provenance
+from offspike.datasets import MissingData
+from offspike.experiment import Bar, layers_of, provenance
 from offspike.paper.bench import Bench, MissingCheckpoint, Progress
 from offspike.paper.cells import Cell
-from offspike.paper.store import Store
+from offspike.paper.store import Results, Store
 
 NAMES = {
     "exact32": "float32",
@@ -23,8 +24,6 @@ NAMES = {
 }
 
 __all__ = ["Outcome", "commit", "in_order", "measure"]
-
-Watch = Callable[[str, int], Progress]  # what is measured and how many images; the answer hears of finished images
 
 
 class OutOfTime(Exception):
@@ -38,6 +37,7 @@ class Outcome:
     measured: list[Cell] = field(default_factory=list)
     found: list[Cell] = field(default_factory=list)  # measured before
     missing: dict[str, list[Cell]] = field(default_factory=dict)  # no checkpoint, by its name
+    other: dict[str, list[Cell]] = field(default_factory=dict)  # not of the bench's data set, by the name of theirs
     left: list[Cell] = field(default_factory=list)  # no time
 
     def sentence(self) -> str:
@@ -46,6 +46,8 @@ class Outcome:
         if self.missing:
             lost = sum(map(len, self.missing.values()))
             said.append(f"{lost} left out, for want of the checkpoints {', '.join(sorted(self.missing))}")
+        for data, cells in sorted(self.other.items()):
+            said.append(f"{len(cells)} left out, which are of another data set: measure them with --dataset {data}")
         if self.left:
             said.append(f"{len(self.left)} left for want of time: run the same command again")
         return "; ".join(said)
@@ -59,31 +61,21 @@ def in_order(cells: Iterable[Cell]) -> list[Cell]:
     return list(earliest.values())
 
 
-def measure(
-    cells: Iterable[Cell], bench: Bench, store: Store, *, watch: Watch, seconds: float | None = None
-) -> Outcome:
+def measure(cells: Iterable[Cell], bench: Bench, store: Store, *, watch: Bar, seconds: float | None = None) -> Outcome:
     """Measure what is not in the store yet, by stage; each cell is written when it is done.
 
-    Cells of another data set than the bench's are not looked at.
+    ``watch`` makes a bar of a cell's images, and one of the layers that a method fits. Cells of another data set than
+    the bench's are not measured.
     """
-    deadline = None if seconds is None else time.monotonic() + seconds
-    known, outcome = store.read(), Outcome()
-    ahead: list[Cell] = []
-    for cell in in_order(cell for cell in cells if cell.data == bench.data):
-        try:
-            fresh = known.checkpoint(cell) == bench.fingerprint(cell.network)
-        except MissingCheckpoint:
-            if cell not in known:
-                outcome.missing.setdefault(cell.network, []).append(cell)
-                continue
-            fresh = True
-        (outcome.found if fresh else ahead).append(cell)
+    if seconds is not None:
+        watch = _until(time.monotonic() + seconds, watch)
+    outcome = Outcome()
+    ahead = _sort_out(cells, bench, store.read(), outcome)
     with _no_tf32():
         while ahead:
             cell = ahead[0]
             try:
-                tell = watch(f"{cell.key} ({len(ahead)} to go)", bench.images(cell))
-                _measure_one(cell, bench, store, tell, deadline)
+                _measure_one(cell, bench, store, watch, f"{cell.key} ({len(ahead)} to go)")
             except OutOfTime:
                 outcome.left = ahead
                 break
@@ -97,15 +89,65 @@ def measure(
     return outcome
 
 
-def _measure_one(cell: Cell, bench: Bench, store: Store, tell: Progress, deadline: float | None) -> None:
-    def progress(done: int) -> None:
-        tell(done)
-        if deadline is not None and time.monotonic() > deadline:
-            raise OutOfTime
+def _sort_out(cells: Iterable[Cell], bench: Bench, known: Results, outcome: Outcome) -> list[Cell]:
+    """The cells to measure, in order; what is to be said of the others goes into the outcome."""
+    ahead: list[Cell] = []
+    for cell in in_order(cells):
+        if _fresh(cell, bench, known):
+            outcome.found.append(cell)
+        elif cell.data != bench.data:
+            outcome.other.setdefault(cell.data, []).append(cell)
+        elif not bench.has(cell.network):
+            outcome.missing.setdefault(cell.network, []).append(cell)
+        else:
+            ahead.append(cell)
+    return ahead
 
+
+def _fresh(cell: Cell, bench: Bench, known: Results) -> bool:
+    """Whether a cell is there, of this checkpoint, on no fewer images, and calibrated on as many.
+
+    Its precision is not compared: float32 serves for any, and for a cell in TF32 the GPU may no longer be at hand; it
+    stays, and `conditions` names it.
+    """
+    how = known.provenance(cell)
+    if how is None:
+        return False
+    if cell.data != bench.data:  # nothing to compare with
+        return True
+    try:
+        enough = int(how["images"]) >= bench.images(cell) and how.get("calibration") == _calibration(cell, bench)
+        return enough and how["checkpoint"] == bench.fingerprint(cell.network)
+    except (MissingCheckpoint, MissingData):  # nor here
+        return True
+
+
+def _calibration(cell: Cell, bench: Bench) -> str | None:
+    """On how many images a cell is calibrated; None for methods that take nothing from data."""
+    return f"{bench.calibration} training images" if cell.method.needs_data else None
+
+
+def _until(deadline: float, watch: Bar) -> Bar:
+    """Bars that stop the work once the time is over."""
+
+    def begin(what: str, total: int) -> Progress:
+        tell = watch(what, total)
+
+        def progress(done: int) -> None:
+            tell(done)
+            if time.monotonic() > deadline:
+                raise OutOfTime
+
+        return progress
+
+    return begin
+
+
+def _measure_one(cell: Cell, bench: Bench, store: Store, watch: Bar, title: str) -> None:
+    progress = watch(title, bench.images(cell))
     progress(0)
     started = time.perf_counter()
-    result = bench.measure(cell, progress)
+    result = bench.measure(cell, progress, layers_of(watch, title))
     facts = {
         "data": bench.data,
         "images": str(bench.images(cell)),
@@ -115,8 +157,9 @@ def _measure_one(cell: Cell, bench: Bench, store: Store, tell: Progress, deadlin
         "commit": commit(),
         "seconds": f"{time.perf_counter() - started:.1f}",
     }
-    if cell.method.needs_data:
-        facts["calibration"] = f"{bench.calibration} training images"
+    calibration = _calibration(cell, bench)
+    if calibration is not None:
+        facts["calibration"] = calibration
     store.write(cell, result, provenance(**facts))
 
 

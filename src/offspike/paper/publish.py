@@ -41,7 +41,7 @@ def draw(folder: Path, topic: Topic, setting: Setting) -> None:
     """The tables and figures of a record, from what it holds."""
     record = read_record(folder)
     shown = topic.show(Results(record["cells"]), setting)
-    _write_sheets(folder, topic, shown, conditions(record))
+    _write_sheets(folder, topic, shown, conditions(record, shown.unused))
     _write_figures(folder, shown)
 
 

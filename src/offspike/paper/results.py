@@ -62,7 +62,7 @@ def _section(folder: Path, link: str) -> str:
         parts.append(f"{shown.words}\n")
     parts += [sheet.to_markdown() for sheet in shown.sheets]
     parts += [f"![{record['title']}: {name}]({link}/{name}.svg)\n" for name in shown.figures]
-    return "\n".join([*parts, f"{conditions(record)} [Record]({link}/).\n"])
+    return "\n".join([*parts, f"{conditions(record, shown.unused)} [Record]({link}/).\n"])
 
 
 def _relative(folder: Path, page: Path) -> str:

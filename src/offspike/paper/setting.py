@@ -6,7 +6,6 @@ Every topic builds its cells with these few functions, so that two topics which 
 from dataclasses import dataclass
 
 from offspike import methods
-from offspike.initial import Uniform
 from offspike.methods import Method
 from offspike.paper.cells import Cell
 
@@ -68,4 +67,4 @@ TINY = Setting("digits", ("small",), steps=8, long=16, seeds=(0,), images_for_en
 
 def random(seed: int) -> Method:
     """v(0) drawn at random for each neuron (the paper's Table S3)."""
-    return Method("random", Uniform(seed))
+    return methods.random(seed)

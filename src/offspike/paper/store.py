@@ -27,10 +27,10 @@ class Results:
     def __contains__(self, cell: Cell) -> bool:
         return self._of(cell) is not None
 
-    def checkpoint(self, cell: Cell) -> str | None:
-        """The hash of the checkpoint that a cell was measured with."""
+    def provenance(self, cell: Cell) -> dict[str, str] | None:
+        """How a cell was measured: checkpoint, images, calibration, machine and more."""
         found = self._of(cell)
-        return None if found is None else str(found["provenance"]["checkpoint"])
+        return None if found is None else found["provenance"]
 
     def report(self, cell: Cell) -> Report | None:
         """Of an accuracy cell."""

@@ -18,11 +18,15 @@ __all__ = ["Shown", "Topic", "accuracies", "steps_columns"]
 
 @dataclass(frozen=True)
 class Shown:
-    """Tables, figures by file name (drawn when they are called for), and what is to be said about them."""
+    """Tables, figures by file name (drawn when they are called for), and what is to be said about them.
+
+    ``unused`` are the keys of cells that none of them shows, since a longer run stands in for them.
+    """
 
     sheets: tuple[Sheet, ...] = ()
     figures: "Mapping[str, Callable[[], Figure]]" = field(default_factory=dict)
     words: str = ""
+    unused: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

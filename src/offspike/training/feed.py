@@ -11,13 +11,14 @@ from torch import Tensor
 
 from offspike import distributed
 from offspike.datasets.augment import pipeline
-from offspike.datasets.data import Dataset
+from offspike.datasets.data import Dataset, evenly_spaced
 from offspike.datasets.imagefolder import FolderStream
 from offspike.training.recipe import Recipe, TrainingError
 
 __all__ = ["Feed", "MemoryFeed", "StreamFeed", "epoch_seed"]
 
 CHUNK = 16384
+PARTS = "resized-crop"
 
 
 def epoch_seed(seed: int, epoch: int, stream: int = 0) -> int:
@@ -64,7 +65,7 @@ class MemoryFeed:
 
     def first(self) -> Tensor:
         """Evenly spaced images of the whole set."""
-        return self.data.images[:: max(1, len(self.data) // self.recipe.batch)][: self.recipe.batch]
+        return self.data.images[evenly_spaced(self.recipe.batch, len(self.data)).to(self.data.images.device)]
 
     def batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """This process's batches of that epoch."""
@@ -82,26 +83,31 @@ class MemoryFeed:
 
 
 class StreamFeed:
-    """A folder decoded by worker processes, batch by batch, and augmented on the device."""
+    """A folder decoded by worker processes, batch by batch, and augmented on the device.
+
+    A random resized crop is taken first and by the workers: they alone see the whole picture.
+    """
 
     def __init__(self, data: FolderStream, recipe: Recipe, device: torch.device) -> None:
         if recipe.validation:
             raise TrainingError("a streamed folder has its own validation set: leave the recipe's validation at 0")
         self.data, self.recipe, self.device = data, recipe, device
         self.mean, self.std = data.mean, data.std
-        self.augment = pipeline(recipe.augment, mean=data.mean)
+        self.parts = PARTS in recipe.augment
+        self.augment = pipeline([name for name in recipe.augment if name != PARTS], mean=data.mean)
         self.steps = _steps(len(data), recipe.batch)
 
     def first(self) -> Tensor:
         """Evenly spaced images of the whole set."""
-        index = torch.arange(0, len(self.data), max(1, len(self.data) // self.recipe.batch))[: self.recipe.batch]
+        index = evenly_spaced(self.recipe.batch, len(self.data))
         return next(self.data.blocks(index, len(index)))[0]
 
     def batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """This process's batches of that epoch."""
-        shuffle = torch.Generator().manual_seed(epoch_seed(self.recipe.seed, epoch))
+        seed = epoch_seed(self.recipe.seed, epoch)
+        shuffle = torch.Generator().manual_seed(seed)
         order = distributed.shard_equally(torch.randperm(len(self.data), generator=shuffle), self.recipe.batch)
         draws = torch.Generator(self.device).manual_seed(epoch_seed(self.recipe.seed, epoch, 1 + distributed.rank()))
-        for images, labels in self.data.blocks(order, self.recipe.batch):
+        for images, labels in self.data.blocks(order, self.recipe.batch, parts=seed if self.parts else None):
             on_device = images.to(self.device, non_blocking=True)
             yield self.augment(on_device, draws), labels.to(self.device, non_blocking=True)

@@ -57,6 +57,7 @@ class Recipe:
             ("lr", 0),
             ("weight_decay", 0),
             ("clip", 0),
+            ("clip_mean", 0),
             ("seed", 0),
             ("restart", 0),
         ):
@@ -81,6 +82,8 @@ class Recipe:
         """Nesterov, warm-up, clipping, no decay on λ, strong augmentation; half the time without the floor."""
         base = cls(
             epochs=300,
+            clip=0.0,
+            clip_mean=2.0,
             label_smoothing=0.1,
             warm_floor=0.5,
             augment=("crop", "flip", "autoaugment", "cutout"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 from offspike.atomic import whole, why
 from offspike.training.recipe import Recipe, TrainingError
 
-__all__ = ["Snapshot", "append_line", "checksum", "read", "write", "write_atomically"]
+__all__ = ["Snapshot", "append_line", "checksum", "is_snapshot", "read", "weights", "write", "write_atomically"]
 
 FORMAT = "offspike training 1"
 
@@ -77,8 +77,22 @@ def write(path: Path, snapshot: Snapshot) -> None:
     write_atomically(path, save_tensors(tensors, {"offspike": json.dumps(header)}))
 
 
-def read(path: Path, recipe: Recipe, subject: dict[str, str]) -> Snapshot:
-    """Read and check a snapshot of a training of this subject with this recipe."""
+def is_snapshot(path: Path) -> bool:
+    """Whether the header of a file says that it is a snapshot; it may still be damaged."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return bool(json.loads((file.metadata() or {})["offspike"])["format"] == FORMAT)
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+        return False
+
+
+def weights(snapshot: Snapshot) -> dict[str, Tensor]:
+    """The model's state dictionary."""
+    return {n.removeprefix("model."): t for n, t in snapshot.tensors.items() if n.startswith("model.")}
+
+
+def read(path: Path, recipe: Recipe | None = None, subject: dict[str, str] | None = None) -> Snapshot:
+    """Read and check a snapshot; of a training of this subject with this recipe, where they are given."""
     damaged = f"{path} is damaged and cannot be resumed; remove it to start again"
     try:
         data = path.read_bytes()
@@ -93,9 +107,9 @@ def read(path: Path, recipe: Recipe, subject: dict[str, str]) -> Snapshot:
         raise TrainingError(damaged) from None
     if not sound:
         raise TrainingError(damaged)
-    if changed := recipe.difference(snapshot.recipe):
+    if recipe is not None and (changed := recipe.difference(snapshot.recipe)):
         raise TrainingError(f"{path} was trained differently ({changed}); use the old recipe or another folder")
-    for name, own in subject.items():
+    for name, own in (subject or {}).items():
         if (theirs := snapshot.subject.get(name, own)) != own:  # an older file says less
             change = f"{theirs or 'none'} -> {own or 'none'}"
             raise TrainingError(f"{path} belongs to another {name}: {change}; use another folder")

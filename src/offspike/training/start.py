@@ -1,13 +1,18 @@
 """Where a training begins: a network by its name, and weights that another network has learnt."""
 
-import torch
-from torch import nn
+from collections.abc import Mapping
+from pathlib import Path
 
+import torch
+from torch import Tensor, nn
+
+from offspike import checkpoint
 from offspike.activations import QCFS, ClippedReLU
+from offspike.training import snapshot
 from offspike.training.recipe import TrainingError
 from offspike.zoo import NETWORKS
 
-__all__ = ["begin_from", "network"]
+__all__ = ["begin_from", "network", "weights_of"]
 
 
 def network(
@@ -35,12 +40,19 @@ def network(
     return model
 
 
-def begin_from(model: nn.Module, origin: nn.Module) -> bool:
+def weights_of(origin: str | Path) -> Mapping[str, Tensor]:
+    """The weights in a file or of a packaged network; of a training's own checkpoint those it had when it was saved."""
+    if snapshot.is_snapshot(Path(origin)):
+        return snapshot.weights(snapshot.read(Path(origin)))
+    return checkpoint.load(origin).state_dict()
+
+
+def begin_from(model: nn.Module, origin: nn.Module | Mapping[str, Tensor]) -> bool:
     """Give ``model`` the weights of ``origin``, layer by layer; True if λ came along too.
 
     The two may differ in L and in their activations: from a ReLU network there is no λ to take, so set it from data.
     """
-    own, given = model.state_dict(), origin.state_dict()
+    own, given = model.state_dict(), origin.state_dict() if isinstance(origin, nn.Module) else origin
     thresholds = {name for name in own if name.endswith("log2_lam")}
     taken = {name: value for name, value in given.items() if not name.endswith("log2_lam") or name in thresholds}
     differing = sorted((own.keys() - thresholds) ^ (taken.keys() - thresholds))

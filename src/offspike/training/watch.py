@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["Epoch", "Watch", "log_lines", "progress", "tensorboard"]
+__all__ = ["Epoch", "Moment", "StepWatch", "Together", "Watch", "log_lines", "progress", "tensorboard"]
 
 logger = logging.getLogger("offspike.train")
 
@@ -43,7 +43,46 @@ class Epoch:
         )
 
 
+@dataclass(frozen=True)
+class Moment:
+    """Where a training stands inside an epoch (1-based): images handed out by now, and in the whole training."""
+
+    epoch: int
+    epochs: int
+    images: int
+    total: int
+
+
 Watch = Callable[[Epoch], None]
+
+
+@runtime_checkable
+class StepWatch(Protocol):
+    """A watch that hears of each step too. On a GPU a step has then been launched and may still be running."""
+
+    def __call__(self, record: Epoch, /) -> None:
+        """An epoch is done."""
+
+    def stepped(self, moment: Moment) -> None:
+        """A step is done."""
+
+
+@dataclass(frozen=True)
+class Together:
+    """Several watches as one."""
+
+    watches: tuple[Watch, ...]
+
+    def __call__(self, record: Epoch) -> None:
+        """An epoch is done."""
+        for watch in self.watches:
+            watch(record)
+
+    def stepped(self, moment: Moment) -> None:
+        """A step is done."""
+        for watch in self.watches:
+            if isinstance(watch, StepWatch):
+                watch.stepped(moment)
 
 
 def log_lines(record: Epoch) -> None:
@@ -53,10 +92,11 @@ def log_lines(record: Epoch) -> None:
 
 @contextmanager
 def progress(description: str = "training") -> Iterator[Watch]:
-    """A progress bar with rate and time left on a terminal; log lines where there is none, or no ``rich``."""
+    """A bar that moves with each step, with rate and time left; log lines without a terminal, or without ``rich``."""
     try:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        from offspike.training.bar import filling
     except ImportError:
         yield log_lines
         return
@@ -64,20 +104,8 @@ def progress(description: str = "training") -> Iterator[Watch]:
     if not console.is_terminal:
         yield log_lines
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[status]}"),
-    )
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task(description, total=None, status="")
-
-        def show(record: Epoch) -> None:
-            bar.update(task, total=record.epochs, completed=record.epoch, status=str(record).split("  ", 1)[1])
-
-        yield show
+    with filling(console, description) as bar:
+        yield bar
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from functools import partial
 from offspike import methods
 from offspike.methods import Method
 from offspike.paper.cells import Cell
-from offspike.paper.drawings import Point, cost_panels
+from offspike.paper.drawings import Point, cost_panels, cut_off
 from offspike.paper.setting import TITLES, Setting
 from offspike.paper.sheets import MISSING, Sheet, percent
 from offspike.paper.store import Results
@@ -23,18 +23,19 @@ def cells(setting: Setting) -> list[Cell]:
 
 def show(results: Results, setting: Setting) -> Shown:
     """A table and a figure a network."""
-    sheets, figures = [], {}
+    sheets, figures, lost = [], {}, []
     for net in setting.nets:
         points = _points(results, setting, net)
         if points:
             sheets.append(_sheet(net, points, setting))
             figures[f"cost-{net}"] = partial(cost_panels, points)
+            lost += _lost(net, points)
     words = (
         f"Energy on the first {setting.images_for_energy} test images, 45 nm: 4.6 pJ a multiply-accumulate, 0.9 pJ an "
         "accumulate or a membrane update, memory not counted; listening is included. What T means in each schedule: "
         "docs/theory.md."
     )
-    return Shown(tuple(sheets), figures, words)
+    return Shown(tuple(sheets), figures, " ".join([words, *lost]))
 
 
 Line = tuple[tuple[tuple[str, Method], ...], tuple[int, ...] | None]
@@ -78,6 +79,13 @@ def _points(results: Results, setting: Setting, net: str) -> list[Point]:
                 assert report is not None
                 points.append(Point(name, t, report, results.energies(energy)))
     return points
+
+
+def _lost(net: str, points: list[Point]) -> list[str]:
+    """What the figure of a network does not show; its table does."""
+    count, foot = cut_off(points)
+    said = f"The figure of {TITLES[net]} leaves out {count} of {len(points)} points, which lie below {foot} %."
+    return [said] if count else []
 
 
 def _sheet(net: str, points: list[Point], setting: Setting) -> Sheet:

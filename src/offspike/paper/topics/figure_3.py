@@ -24,14 +24,16 @@ def show(results: Results, setting: Setting) -> Shown:
     return compare(results, setting, SHOWN, "before and after the shift")
 
 
-def compare(results: Results, setting: Setting, names: tuple[str, ...], title: str) -> Shown:
-    """Offset spikes of every layer under several methods."""
+def compare(
+    results: Results, setting: Setting, names: tuple[str, ...], title: str, *, log: bool = False, words: str = ""
+) -> Shown:
+    """Offset spikes of every layer under several methods; ``log``: the figures have a logarithmic axis."""
     figures, rows, width = {}, [], 1
     for net in setting.nets:
         found = {name: results.offsets(setting.offsets(net, line_up(setting)[name])) for name in names}
         known = {name: layers for name, layers in found.items() if layers is not None}
         if known:
-            figures[net] = partial(offsets_side_by_side, known)
+            figures[net] = partial(offsets_side_by_side, known, log=log)
         for name, layers in known.items():
             shares = zip(*(offset_share(layer, "unconstrained") for layer in layers.values()), strict=True)
             rows += [
@@ -41,7 +43,8 @@ def compare(results: Results, setting: Setting, names: tuple[str, ...], title: s
             width = max(width, len(layers))
     columns = ("network", "method", "ψ", *(f"L{index}" for index in range(1, width + 1)))
     filled = tuple(row + (MISSING,) * (len(columns) - len(row)) for row in rows)
-    return Shown((Sheet(f"Neurons (%) with offset spikes {title}, against the ANN", columns, filled, text=3),), figures)
+    sheet = Sheet(f"Neurons (%) with offset spikes {title}, against the ANN", columns, filled, text=3)
+    return Shown((sheet,), figures, words)
 
 
 TOPIC = Topic("figure-3", "Figure 3: offset spikes before and after shifting", cells, show)

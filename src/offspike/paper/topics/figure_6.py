@@ -16,8 +16,12 @@ def cells(setting: Setting) -> list[Cell]:
 
 
 def show(results: Results, setting: Setting) -> Shown:
-    """Bars side by side, and the figures behind them."""
-    return compare(results, setting, SHOWN, "after iterating")
+    """Bars side by side, on an axis that shows the least of them, and the figures behind them."""
+    words = (
+        "The figures' axis is logarithmic: a shade reaches up to the share of neurons whose |ψ| is at least as large, "
+        "and where a bar is missing there are none."
+    )
+    return compare(results, setting, SHOWN, "after iterating", log=True, words=words)
 
 
 TOPIC = Topic("figure-6", "Figure 6: offset spikes after iterating", cells, show)

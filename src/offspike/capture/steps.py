@@ -1,0 +1,149 @@
+"""The calls of a model, as fx saw them: each a node to be, with the module and the user's line that it comes from."""
+
+import inspect
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import fx, nn
+
+from offspike.graph import FUNCTIONS, METHODS, GraphNetwork, Kind, Node, Ref, map_values, refs_in
+
+__all__ = ["SIZES", "Step", "bare", "limits", "place", "read"]
+
+SIZES = ("shape", "ndim", "size", "dim", "numel")  # what makes numbers of a tensor's shape
+_CLAMPS = {"clamp": "min max", "clip": "min max", "clamp_min": "min", "clamp_max": "max"}
+_NAMES = {function: name for name, function in FUNCTIONS.items()}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A node to be, known or not. ``owner`` is the module that makes this call, ``source`` the line that does.
+
+    ``constant`` says that it is made of parameters, buffers and sizes alone.
+    """
+
+    name: str
+    kind: Kind
+    target: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    owner: str = ""
+    source: str = ""
+    constant: bool = False
+
+    @property
+    def call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Its arguments, the first by its place: PyTorch names it ``input``, and ``conv(input=x)`` is ``conv(x)``."""
+        if self.args or "input" not in self.kwargs:
+            return self.args, dict(self.kwargs)
+        return (self.kwargs["input"],), {key: value for key, value in self.kwargs.items() if key != "input"}
+
+    def node(self) -> Node:
+        """What a graph keeps of it; a ValueError names the line that cannot be written down."""
+        try:
+            return Node(self.name, self.kind, self.target, *self.call)
+        except ValueError as error:
+            where = f" ({self.source})" if self.source else ""
+            raise ValueError(f"{error}{where}: offspike.graph lists what it knows") from error
+
+
+def read(nodes: list[fx.Node], model: nn.Module) -> list[Step]:
+    """The steps that these nodes are."""
+    return _marked(_capped([_step(node) for node in _needed(nodes)], model))
+
+
+def _needed(nodes: list[fx.Node]) -> list[fx.Node]:
+    """Without the questions that the tracer answered, such as a comparison of sizes: unused, and not in the tables."""
+    dropped: set[fx.Node] = set()
+    for node in reversed(nodes):
+        unknown = node.target not in (METHODS if node.op == "call_method" else _NAMES)
+        changes = "setitem" in str(node.target) or getattr(node.target, "__name__", str(node.target)).endswith("_")
+        if node.op in ("call_function", "call_method") and unknown and not changes and set(node.users) <= dropped:
+            shape = node.target is getattr and node.args[1] in ("shape", "ndim")
+            dropped |= set() if shape else {node}
+    return [node for node in nodes if node not in dropped]
+
+
+def _marked(steps: list[Step]) -> list[Step]:
+    """The steps, told which of them are constants."""
+    constants: set[str] = set()
+    marked = []
+    for step in steps:
+        size = step.kind in ("function", "method") and step.target in SIZES
+        if step.kind not in ("input", "output") and (size or constants.issuperset(refs_in((step.args, step.kwargs)))):
+            constants.add(step.name)
+            step = replace(step, constant=True)
+        marked.append(step)
+    return marked
+
+
+def _capped(steps: list[Step], model: nn.Module) -> list[Step]:
+    """``relu(x).clamp(max=c)`` is one call, ``clamp(x, 0, c)``, where nothing else sees x or what lies between."""
+    uses = Counter(name for step in steps for name in refs_in((step.args, step.kwargs)))
+    known = {step.name: step for step in steps}
+    found: dict[str, Step] = {}
+    for step in steps:
+        (least, most), x = limits(step), step.call[0][:1]
+        before = known[x[0].name] if x and isinstance(x[0], Ref) else None
+        if least is None and most is not None and before is not None and _rectifies(before, model):
+            x = before.call[0][:1]
+            if uses[before.name] == 1 and [uses[name] for name in refs_in(x)] == [1]:
+                del found[before.name]
+                step = replace(step, kind="function", target="torch.clamp", args=(*x, 0, most), kwargs={})
+        found[step.name] = step
+    return list(found.values())
+
+
+def _rectifies(step: Step, model: nn.Module) -> bool:
+    if step.kind == "module":
+        return type(model.get_submodule(step.target)) is nn.ReLU
+    return step.kind in ("function", "method") and (bare(step) == "relu" or limits(step) == (0, None))
+
+
+def bare(step: Step) -> str:
+    """The name of what a step calls, without where it comes from and the mark of in-place methods."""
+    return step.target.rpartition(".")[2].rstrip("_")
+
+
+def limits(step: Step) -> tuple[Any, Any]:
+    """The least and the largest value that a clamp returns; None where it has none, or is no clamp."""
+    names = _CLAMPS.get(bare(step), "").split() if step.kind in ("function", "method") else []
+    args, kwargs = step.call
+    values = dict(zip(names, args[1:], strict=False)) | {key: kwargs[key] for key in names if key in kwargs}
+    return values.get("min"), values.get("max")
+
+
+def _step(node: fx.Node) -> Step:
+    kinds: dict[str, Kind] = {"placeholder": "input", "get_attr": "attribute"}
+    kind = kinds.get(node.op, cast(Kind, node.op.removeprefix("call_")))
+    target, args = node.target, node.args
+    if target is getattr and args[1] in ("shape", "ndim"):
+        target, args = str(args[1]), args[:1]
+    elif target is getattr and args[1] == "T":
+        kind, target, args = "method", "t", args[:1]
+    elif target is getattr:
+        target = f"Tensor.{args[1]}"
+    if not isinstance(target, str):
+        origin = (getattr(target, "__module__", None) or "torch").replace("torch._C._nn", "torch.nn.functional")
+        target = _NAMES.get(target, f"{origin}.{getattr(target, '__name__', target)}")
+    stack = [name for name, _ in node.meta.get("nn_module_stack", {}).values()]
+    if node.op == "call_module" and stack and stack[-1] == target:
+        stack.pop()
+    frames = [(file, int(line)) for file, line in re.findall(r'File "(.+?)", line (\d+)', node.stack_trace or "")]
+    owner = stack[-1] if stack else ""
+    return Step(node.name, kind, target, _plain(args), dict(_plain(node.kwargs)), owner, place(frames))
+
+
+def _plain(value: Any) -> Any:
+    return map_values(value, lambda leaf: Ref(leaf.name) if isinstance(leaf, fx.Node) else leaf)
+
+
+def place(frames: list[tuple[str, int]]) -> str:
+    """The user's own line: the last one outside PyTorch, this package and the loop that runs a graph."""
+    inside = (str(Path(torch.__file__).parent), str(Path(__file__).parent), inspect.getfile(GraphNetwork))
+    own = [(file, line) for file, line in frames if not file.startswith(inside)]
+    return f"{own[-1][0]}, line {own[-1][1]}" if own else ""
