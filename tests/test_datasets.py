@@ -333,7 +333,7 @@ def test_parts_come_from_the_whole_picture(tmp_path):
 
 
 def test_workers_share_the_cores_of_a_machine(tree, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(12)), raising=False)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     assert load("folder", tree, size=12, memory=0).workers == 1
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")

@@ -40,8 +40,9 @@ def world_size() -> int:
 
 
 def cores() -> int:
-    """This process's share of the machine's cores: those that ``torchrun`` started beside it have theirs."""
-    return max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    """This process's share of the cores it may use: those that ``torchrun`` started beside it have theirs."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, allowed // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def barrier() -> None:

@@ -38,6 +38,10 @@ class Proven(Protocol):
 Heard = Callable[[SpikingLayer, Tensor], None]
 
 
+# How PyTorch and oneDNN say that main memory is used up; there is no error of its own for it.
+NO_ROOM = ("DefaultCPUAllocator", "could not create a primitive")
+
+
 class SpikingNetwork(nn.Module):
     """``snn(x, steps=T)`` returns the logits of each step, ``[T, B, classes]``.
 
@@ -182,7 +186,7 @@ class SpikingNetwork(nn.Module):
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            if "DefaultCPUAllocator" in str(error):  # main memory, where PyTorch has no error of its own
+            if any(words in str(error) for words in NO_ROOM):
                 raise torch.OutOfMemoryError(str(error)) from error
             shapes = " and ".join(f"[{_sizes(x.shape)}]" for x in inputs)
             raise ValueError(f"the model does not take inputs of shape {shapes}: {error}") from error
