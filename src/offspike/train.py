@@ -25,6 +25,7 @@ from offspike.training import snapshot as snapshots
 from offspike.training.feed import Feed, MemoryFeed, StreamFeed, epoch_seed
 from offspike.training.recipe import Recipe, TrainingError
 from offspike.training.sgd import SGD
+from offspike.training.start import check_teacher
 from offspike.training.step import Step, floors, working_stream
 from offspike.training.watch import Epoch, Moment, StepWatch, Watch, log_lines, progress, tensorboard
 
@@ -121,7 +122,7 @@ def train(
         run.stepped = watch.stepped if isinstance(watch, StepWatch) and distributed.rank() == 0 else None
         run.teacher = None if teacher is None else deepcopy(teacher).to(where).eval().requires_grad_(False)
         if run.teacher is not None:
-            _check_teacher(run.teacher, data, where)
+            check_teacher(run.teacher, data, where)
         run.subject = _subject(model, data, teacher, origin)
         run.start(resume)
         finished = run.epochs(checkpoint_seconds, max_seconds)
@@ -145,19 +146,6 @@ def _subject(
         "origin": origin,
         "number of processes": str(distributed.world_size()),
     }
-
-
-def _check_teacher(teacher: nn.Module, data: Dataset | FolderStream, device: torch.device) -> None:
-    """Refuse a teacher of other images or other classes before the work begins."""
-    shape = "x".join(map(str, data.shape))
-    try:
-        with torch.no_grad():
-            answers = teacher(torch.zeros(1, *data.shape, device=device))
-    except (RuntimeError, ValueError):
-        raise TrainingError(f"the teacher does not take images of {shape}: give one trained on such images") from None
-    if answers.shape != (1, len(data.classes)):
-        told = "x".join(map(str, answers.shape[1:]))
-        raise TrainingError(f"the teacher gives {told} answers an image, the data set has {len(data.classes)} classes")
 
 
 def _home(data: Dataset | FolderStream) -> torch.device:

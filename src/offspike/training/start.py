@@ -8,11 +8,13 @@ from torch import Tensor, nn
 
 from offspike import checkpoint
 from offspike.activations import QCFS, ClippedReLU
+from offspike.datasets.data import Dataset
+from offspike.datasets.imagefolder import FolderStream
 from offspike.training import snapshot
 from offspike.training.recipe import TrainingError
 from offspike.zoo import NETWORKS
 
-__all__ = ["begin_from", "network", "weights_of"]
+__all__ = ["begin_from", "check_teacher", "network", "weights_of"]
 
 
 def network(
@@ -61,3 +63,16 @@ def begin_from(model: nn.Module, origin: nn.Module | Mapping[str, Tensor]) -> bo
         raise TrainingError(f"these weights belong to another network: {differing[0]} does not fit")
     model.load_state_dict(taken, strict=False)
     return thresholds <= taken.keys()
+
+
+def check_teacher(teacher: nn.Module, data: Dataset | FolderStream, device: torch.device) -> None:
+    """Refuse a teacher of other images or other classes before the work begins."""
+    shape = "x".join(map(str, data.shape))
+    try:
+        with torch.no_grad():
+            answers = teacher(torch.zeros(1, *data.shape, device=device))
+    except (RuntimeError, ValueError):
+        raise TrainingError(f"the teacher does not take images of {shape}: give one trained on such images") from None
+    if answers.shape != (1, len(data.classes)):
+        told = "x".join(map(str, answers.shape[1:]))
+        raise TrainingError(f"the teacher gives {told} answers an image, the data set has {len(data.classes)} classes")
