@@ -85,7 +85,7 @@ def options() -> argparse.Namespace:
     add("--augment", help="comma-separated: crop,flip,autoaugment,cutout (or none)")
     add("--dropout", type=float, default=0.0, help="in VGG-16's linear layers")
     add("--dtype", choices=("bfloat16", "float32"))
-    add("--no-compile", action="store_true")
+    add("--compile", action=argparse.BooleanOptionalAction, help="each step (default on a GPU)")
     add("--no-graph", action="store_true")
     add("--test-every", type=int, default=10)
     add("--checkpoint-seconds", type=float, default=120.0)
@@ -116,7 +116,7 @@ def recipe_for(job: Job, chosen: argparse.Namespace) -> Recipe:
         base,
         seed=job.seed,
         dtype=chosen.dtype or ("bfloat16" if gpu else "float32"),
-        compile=gpu and not chosen.no_compile,
+        compile=gpu if chosen.compile is None else chosen.compile,
         graph=gpu and not chosen.no_graph,
         **changes,
     )

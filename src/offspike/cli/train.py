@@ -48,7 +48,7 @@ def train(
     teacher: Annotated[str | None, typer.Option(help="Learn from this checkpoint's answers too.")] = None,
     distill: Annotated[float | None, typer.Option(help="Weight of the teacher's answers (default 0.5).")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, or bfloat16 (default on a GPU).")] = None,
-    fast: Annotated[bool, typer.Option("--fast/--plain", help="On a GPU: compile, and replay a CUDA graph.")] = True,
+    fast: Annotated[bool | None, typer.Option("--fast/--plain", help="Compile each step (default on a GPU).")] = None,
     resume: Annotated[bool, typer.Option("--resume/--fresh", help="Go on from a checkpoint in --out.")] = True,
     test_every: Annotated[int, typer.Option(min=0, help="Measure the test set every so many epochs.")] = 0,
     size: Annotated[int | None, typer.Option(min=1, help="Side of the images of a folder.")] = None,
@@ -139,7 +139,7 @@ def open_data(
     return found.take(datasets.evenly_spaced(limit, len(found))) if limit else found
 
 
-def choose_recipe(preset: str, changes: dict[str, Any], device: torch.device, fast: bool) -> Any:
+def choose_recipe(preset: str, changes: dict[str, Any], device: torch.device, fast: bool | None) -> Any:
     """The preset with what was given on the command line."""
     from offspike.train import Recipe
 
@@ -148,7 +148,8 @@ def choose_recipe(preset: str, changes: dict[str, Any], device: torch.device, fa
         raise ValueError(f"unknown preset {preset!r}; there are {', '.join(presets)}")
     gpu = device.type == "cuda"
     given = {name: value for name, value in changes.items() if value is not None}
-    speed = {"dtype": "bfloat16" if gpu else "float32", "compile": gpu and fast, "graph": gpu and fast}
+    fast = gpu if fast is None else fast
+    speed = {"dtype": "bfloat16" if gpu else "float32", "compile": fast, "graph": gpu and fast}
     return presets[preset](**(speed | given))
 
 
