@@ -49,6 +49,7 @@ PRODUCTS = [
     (9, Exact(4), 7, 2, False, True, True),
     (11, Shift(8), 17, 1, True, True, False),
 ]
+MAPS = [(1, (2, 3, 1)), (2, (1, 5, 65)), (4, (3, 2, 7))]  # ρ; samples, neurons of a map, channels; a block has 64
 POOLED = [("exact-even", 4, 4), ("exact-even", 1, 1), ("shift-keep", 11, 4), ("exact-near", 9, 9)]
 
 
@@ -175,6 +176,17 @@ def run_neuron(gpu, bands, name, steps, neurons, dtype):
         yield got, getattr(reference, name)(current, theta, v0)
 
 
+def run_carry(gpu, bands, rho, shape, dtype):
+    current, pairs = operands(rho, shape[0] * shape[1] * shape[2], dtype, DEVICE)
+    phase = torch.rand(shape[1:], generator=torch.Generator().manual_seed(3)).to(DEVICE, pairs[0][0].dtype)
+    for theta, _ in pairs:
+        given = (current.view(rho, *shape), theta, phase)
+        guarded = [bands.around(x) for x in given]
+        with bands.allocating():
+            got = gpu.carry(*guarded, 2.0**-10)
+        yield [got], [reference.carry(*given, 2.0**-10)]
+
+
 def run_rule(gpu, bands, rule, rho, current, theta, options):
     sample = 2 * options["width"] * options["pool"] if "pool" in options else 7  # neurons with phases of their own
     options = options | phased(rule, DEVICE, of=sample)
@@ -252,6 +264,13 @@ def test_rules_stay_within_their_operands(gpu, watched, neurons):
     assert watched.intact()
 
 
+@pytest.mark.parametrize(("rho", "shape"), MAPS, ids=str)
+def test_maps_stay_within_their_operands(gpu, watched, rho, shape):
+    for got, wanted in run_carry(gpu, watched, rho, shape, torch.float32):
+        assert same(got, wanted)
+    assert watched.intact()
+
+
 @pytest.mark.parametrize(("width", "channels"), [(2, 1), (6, 5), (4, 64)])
 def test_pooled_spikes_stay_within_their_operands(gpu, watched, width, channels):
     for rule, (got, wanted) in pooled_cases(gpu, watched, width, channels):
@@ -319,6 +338,8 @@ def main():
             assert all(same(*pair) for pair in run_neuron(module, bands, name, steps, neurons, torch.float32))
     assert all(same(*pair) for _, pair in rule_cases(module, bands, 1025))
     assert all(same(*pair) for _, pair in pooled_cases(module, bands, 6, 5))
+    for rho, shape in MAPS:
+        assert all(same(*pair) for pair in run_carry(module, bands, rho, shape, torch.float32))
     assert all(same(*run_product(bands, *case)) for case in PRODUCTS)
     assert bands.intact()
 

@@ -1,6 +1,7 @@
 """What the policies promise, in exact arithmetic."""
 
 import functools
+from fractions import Fraction
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ POLICIES = [
     Shift(2),
     Shift(2, iterations=3, saturated="pin"),
     Exact(2, "even"),
+    Exact(2, "carry"),
     Exact(2, "first"),
     Exact(2, "middle"),
     Exact(2, "near"),
@@ -38,7 +40,7 @@ def ann_counts(current, theta):
     return [ann_count(series, theta) for series in current.T.tolist()]
 
 
-@given(currents(), thresholds, st.sampled_from(["even", "first", "middle", "near"]))
+@given(currents(), thresholds, st.sampled_from(["even", "carry", "first", "middle", "near"]))
 def test_exact_fires_as_often_as_the_ann_says_at_once(current, theta, place):
     assert counts(Exact(len(current), place), current, theta) == ann_counts(current, theta)
 
@@ -65,6 +67,55 @@ def test_even_spreads_the_spikes_as_evenly_as_any_start_with_the_right_count_doe
         others = [other for other in others if running_counts(series, theta, other)[-1] == count]
         assert running_counts(series, theta, start)[-1] == count
         assert all(misses(start) <= misses(other) for other in others), "step 1 first, then step 2, …"
+
+
+@given(currents(max_steps=6), thresholds)
+def test_carry_gives_each_neuron_of_a_map_the_counts_nearest_to_what_those_before_it_have_left_over(current, theta):
+    rho, eps = len(current), 2.0**-10
+    maps = current.view(rho, 1, 1, 1, -1)
+    v0 = Exact(rho, "carry", eps)(maps, theta).flatten().tolist()
+    owed, u = [Fraction(0)] * rho, Fraction(phases(maps[0]).flatten()[0].item())
+    for series, start in zip(current.T.tolist(), v0, strict=True):
+        count, reached = ann_count(series, theta), running_counts(series, theta, start)
+        goals = [(Fraction(count * (t + 1), rho) + u + owed[t]) // 1 for t in range(rho)]
+        sums = [sum(series[: t + 1]) for t in range(rho)]
+        others = [k * theta - c + side * 2 * eps * theta for k in range(rho + 1) for c in sums for side in (-1, 1)]
+        paths = [running_counts(series, theta, other) for other in others]
+        misses = [[abs(n - g) for n, g in zip(path, goals[:-1], strict=False)] for path in (reached, *paths)]
+        right = [miss for miss, path in zip(misses, (reached, *paths), strict=True) if path[-1] == count]
+        assert reached[-1] == count
+        assert misses[0] == min(right), "step 1 first, then step 2, …"
+        owed = [late + Fraction(count * (t + 1), rho) - reached[t] for t, late in enumerate(owed)]
+
+
+@pytest.mark.parametrize("rho", [2, 3, 4, 8])
+def test_the_sum_of_a_map_that_carries_is_the_ann_s_but_for_one_spike_at_step_1_and_near_it_at_every_step(rho):
+    draw = torch.Generator().manual_seed(rho)
+    rate = torch.randint(0, rho + 1, (1, 4, 16, 16, 16), generator=draw)
+    rate = rate * (torch.rand(rate.shape, generator=draw) < 0.2)
+    current = (rate.double() / rho).expand(rho, -1, -1, -1, -1)  # steady: every goal can be met
+
+    def apart(place):
+        spikes, _ = ops.fire(current, 1.0, Exact(rho, place, eps=2.0**-12)(current, 1.0))
+        assert torch.equal(spikes.sum(0), rate[0].double())
+        t = torch.arange(1, rho + 1).view(-1, 1, 1, 1, 1)
+        return (spikes.cumsum(0) - t * rate / rho).sum((3, 4))[:-1]
+
+    assert apart("carry")[0].abs().max() < 1
+    for carried, even in zip(apart("carry"), apart("even"), strict=True):
+        assert 2 * carried.square().mean() < even.square().mean(), "errors of few and scattered neurons add up"
+
+
+def test_carry_is_the_same_for_any_batch_and_memory_layout_and_even_where_there_are_no_maps():
+    current = torch.randn(4, 3, 6, 5, 7, generator=torch.Generator().manual_seed(0)) + 0.3
+    policy = Exact(4, "carry")
+    v0 = policy(current, 1.0)
+    last = current.flatten(0, 1).contiguous(memory_format=torch.channels_last).view_as(current)
+    assert torch.equal(policy(last, 1.0), v0)
+    assert torch.equal(policy(current[:, 1:2], 1.0), v0[1:2])
+    each = torch.full((6, 1, 1), 1.0)
+    assert torch.equal(policy(current, each), v0)
+    assert torch.equal(policy(current[..., 0, 0], 1.0), Exact(4)(current[..., 0, 0], 1.0))
 
 
 def spread_by_tables(current, theta, u, *, eps=2.0**-10):
@@ -264,7 +315,7 @@ def test_a_layer_without_a_seed_of_its_own_takes_that_of_the_method_as_files_did
         (lambda: Shift(4, eps=1.0), r"must lie in \(0, 1\)"),
         (lambda: Exact(4, eps=0.5), r"must lie in \(0, 0.5\)"),
         (lambda: Shift(4, saturated="no"), "saturated must be one of keep, pin"),
-        (lambda: Exact(4, place="no"), "place must be one of even, first, middle, near"),
+        (lambda: Exact(4, place="no"), "place must be one of even, carry, first, middle, near"),
     ],
 )
 def test_bad_options_are_refused(build, message):

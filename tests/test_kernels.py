@@ -104,6 +104,19 @@ def test_probe(kernels, steps, neurons, dtype):
         assert same(module.probe(current, theta, v0), reference.probe(current, theta, v0))
 
 
+@each_dtype
+@pytest.mark.parametrize(
+    ("rho", "shape"), [(1, (2, 3, 1)), (2, (1, 6, 5)), (4, (3, 1, 65)), (3, (2, 7, 16)), (9, (1, 4, 3)), (4, (0, 2, 2))]
+)
+def test_carry(kernels, rho, shape, dtype):
+    module, device = kernels
+    current, pairs = operands(rho, math.prod(shape), dtype, device)
+    phase = torch.rand(shape[1:], generator=torch.Generator().manual_seed(3)).to(device, pairs[0][0].dtype)
+    for theta, _ in pairs:
+        given = current.view(rho, *shape), theta, phase, 2.0**-10
+        assert same([module.carry(*given)], [reference.carry(*given)])
+
+
 @each_rule
 @each_dtype
 @pytest.mark.parametrize(("steps", "rho"), [(1, 1), (5, 1), (6, 2), (3, 3), (7, 5), (9, 8)], ids=lambda n: str(n))

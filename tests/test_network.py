@@ -49,7 +49,7 @@ def test_the_snn_equals_its_ann_bit_for_bit(network, levels):
     ann, x = network(levels)
     expected = ann(x)
     assert len(expected.unique(dim=0)) > len(x) // 2, "a network that says the same of all images would prove nothing"
-    for place in ("even", "first", "middle", "near"):
+    for place in ("even", "carry", "first", "middle", "near"):
         logits = osp.convert(ann, osp.methods.exact(levels, place=place))(x, steps=levels)
         assert torch.equal(logits.mean(0), expected)
     iterated = osp.convert(ann, osp.methods.cos(levels, iterations=levels, eps=2.0**-10))

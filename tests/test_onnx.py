@@ -63,6 +63,8 @@ def test_refusals(tmp_path, monkeypatch):
         osp.to_onnx(snn, x, tmp_path / "snn.onnx", steps=0)
     with pytest.raises(OSError, match="cannot write"):
         osp.to_onnx(snn, x, tmp_path / "no" / "snn.onnx")
+    with pytest.raises(ValueError, match=r"along a map. Convert with osp\.methods\.exact\(rho\)"):
+        osp.to_onnx(*build("cifar resnet", osp.methods.exact(4, place="carry")), tmp_path / "snn.onnx")
     with pytest.raises(ValueError, match="Conv3d"):
         osp.to_onnx(*build("video", osp.methods.qcfs()), tmp_path / "snn.onnx")
     monkeypatch.setattr(osp.exchange.onnx, "_small", lambda values: np.float32(2) * values.numpy())

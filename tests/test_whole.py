@@ -171,6 +171,8 @@ def test_networks_that_are_not_of_this_kind_are_refused():
         osp.convert(ann, METHODS["cos"], precision="int8")
     with pytest.raises(ValueError, match=r"knows osp\.methods\.cos_light, cos and exact"):
         osp.convert(ann, osp.methods.qcfs(), example=x, precision="int8")
+    with pytest.raises(ValueError, match='hands on along whole maps: take place="even", or precision="tf32"'):
+        osp.convert(ann, osp.methods.exact(4, place="carry"), example=x, precision="int8")
     ann.get_submodule("5").weight.data[0, 0] = 1 / 3
     with pytest.raises(ValueError, match="needs exact sums, but 5: its weights, inputs or sums are too long"):
         osp.convert(ann, METHODS["cos"], example=x, precision="int8")

@@ -4,12 +4,23 @@ Letters are the paper's: θ ``theta`` threshold, v(0) ``v0`` initial potential, 
 ρ ``rho`` steps listened to, ψ ``psi`` offset spikes, λ ``lam`` and L ``levels`` of the ANN's activation.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-__all__ = ["desired_count", "interval", "least_potentials", "offset_spikes", "pick", "qcfs", "shift_for_one_spike"]
+__all__ = [
+    "desired_count",
+    "heard_count",
+    "interval",
+    "least_potentials",
+    "offset_spikes",
+    "pick",
+    "qcfs",
+    "shift_for_one_spike",
+    "spread",
+    "within",
+]
 
 
 class _Floor(torch.autograd.Function):
@@ -40,6 +51,14 @@ def qcfs(x: Tensor, lam: Tensor | float, levels: int) -> Tensor:
 def desired_count(total: Tensor, theta: Tensor, rho: int) -> Tensor:
     """How often the ANN would have a neuron fire: ``clip(⌊ΣI/θ + ½⌋, 0, ρ)`` for a total current ΣI over ρ steps."""
     return (total / theta + 0.5).floor().clamp(0, rho)
+
+
+def heard_count(current: Tensor, theta: Tensor) -> Tensor:
+    """:func:`desired_count` for currents ``[ρ, …]`` in the state's dtype, added up in the order in which they come."""
+    total = torch.zeros_like(current[0])
+    for step in current:
+        total = total + step
+    return desired_count(total, theta, len(current))
 
 
 def offset_spikes(count: Tensor, v_end: Tensor, v0: Tensor, theta: Tensor, rho: int) -> Tensor:
@@ -92,11 +111,36 @@ def interval(current: Tensor, theta: Tensor | float, count: Tensor | None = None
     """
     *_, table = least_potentials(current, theta)
     if count is None:
-        total = torch.zeros_like(table[0])
-        for step in current.to(total.dtype):
-            total = total + step
-        count = desired_count(total, torch.as_tensor(theta, dtype=total.dtype, device=total.device), len(current))
+        state, device = table[0].dtype, current.device
+        count = heard_count(current.to(state), torch.as_tensor(theta, dtype=state, device=device))
     return pick(table, count), pick(table, count + 1)
+
+
+def spread(
+    current: Tensor, theta: Tensor, count: Tensor, low: Tensor, high: Tensor, phases: Sequence[Tensor]
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """The part of ``[low, high)``, from which a neuron fires k times, that spreads the k spikes evenly over ρ steps.
+
+    For t = 1, 2, … ρ − 1 in turn it is cut down to the potentials whose count by step t is nearest to ⌊t·k/ρ + u⌋, u
+    being ``phases[t − 1]``. What is left has fired n times before step t, so one edge divides it: from
+    ``(n+1)θ − (I(1) + … + I(t))`` on, potentials fire at step t. Returns its two ends, and the count by each t.
+    """
+    total, n, counts = torch.zeros_like(count), torch.zeros_like(count), []
+    for t, (step, u) in enumerate(zip(current, phases, strict=False), start=1):
+        total = total + step
+        edge = (n + 1) * theta - total
+        wanted = count * t * (1 / len(current)) + u >= n + 1  # the floor of it is >= n + 1, too
+        divided = (low < edge) & (edge < high)
+        n = torch.where((edge <= low) | (divided & wanted), n + 1, n)
+        low, high = torch.where(divided & wanted, edge, low), torch.where(divided & ~wanted, edge, high)
+        counts.append(n)
+    return low, high, counts
+
+
+def within(wish: Tensor, low: Tensor, high: Tensor, margin: Tensor) -> Tensor:
+    """The nearest to ``wish`` in ``[low, high)`` that is ``margin`` clear of both ends, or as clear as can be."""
+    margin = torch.minimum(margin, (high - low) / 2)
+    return torch.minimum(torch.maximum(wish, low + margin), high - margin)
 
 
 def pick(table: list[Tensor], index: Tensor) -> Tensor:

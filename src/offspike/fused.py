@@ -15,9 +15,15 @@ from torch import Tensor
 from offspike import ops
 from offspike.initial import Constant, Exact, Policy, Residual, Shift, phases
 
-__all__ = ["LISTENING", "Drive", "Product", "Synapses", "calibrate_and_fire", "run"]
+__all__ = ["LISTENING", "Drive", "Product", "Synapses", "alone", "calibrate_and_fire", "run"]
 
 LISTENING = (Residual, Shift, Exact)  # the policies that the fused operators know
+
+
+def alone(policy: Policy | None, current: Tensor) -> bool:
+    """Whether each neuron listens for itself, as the fused operators do: v(0) is not what it hands on in a map."""
+    carried = isinstance(policy, Exact) and policy.place == "carry" and policy.in_maps(current)
+    return isinstance(policy, LISTENING) and not carried
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ class Product:
 
 def calibrate_and_fire(policy: Policy, current: Tensor, theta: Tensor | float) -> tuple[Tensor, Tensor]:
     """``fire(current, theta, policy(current, theta))``, in one kernel for the policies that listen."""
-    if not isinstance(policy, LISTENING):
+    if not alone(policy, current):
         return ops.fire(current, theta, policy(current, theta))
     out, v_end = run(Drive(current, len(current), unit=True), theta, policy=policy, keep=True)
     assert v_end is not None
@@ -109,7 +115,7 @@ def run(
         return _multiply_and_fire(drive, theta, policy=policy, v0=v0, keep=keep)
     if isinstance(policy, Constant):
         v0 = torch.as_tensor(theta, dtype=ops.state_dtype(drive.current), device=drive.current.device) * policy.fraction
-    elif policy is not None and not isinstance(policy, LISTENING):
+    elif policy is not None and not alone(policy, drive.current):
         v0 = policy(drive.total(), theta)
     flat = ops.flatten(drive.current, theta, v0)
     held = len(drive.current) == 1 and drive.steps > 1
@@ -118,10 +124,11 @@ def run(
     if drive.pool and not drive.current[0].is_contiguous(memory_format=torch.channels_last):
         raise ValueError("spikes are pooled as they are written only where channels lie innermost in memory")
     sizes = drive.current.shape[2:] if drive.pool else (0, 0, 0)
+    rule = _rule(policy) if v0 is None else _GIVEN
     out, v_end = _calibrate_and_fire(
         flat.current,
         flat.theta,
-        **(_rule(policy) if v0 is None else _GIVEN),
+        **rule,
         v0=None if v0 is None else flat.v0,
         beside=None if drive.beside is None else flat.lay(drive.beside),
         gain=None if drive.gain is None else drive.gain.to(flat.theta).reshape(1),
@@ -133,7 +140,7 @@ def run(
         keep=keep,
         pool=sizes[0],
         width=sizes[2],
-        phase=_phases(flat, drive.current) if isinstance(policy, Exact) and policy.place == "even" else None,
+        phase=_phases(flat, drive.current) if rule["rule"] == "exact-even" else None,
     )
     return flat.restore(out, halved=drive.pool), flat.restore(v_end) if keep else None
 
@@ -204,6 +211,7 @@ def _rule(policy: Policy | None) -> dict[str, Any]:
         case Shift(rho, iterations, eps, saturated):
             return {"rule": f"shift-{saturated}", "rho": rho, "iterations": iterations, "eps": eps}
         case Exact(rho, place, eps):
+            place = "even" if place == "carry" else place  # where there are no maps
             return {"rule": f"exact-{place}", "rho": rho, "iterations": 1, "eps": eps}
     raise TypeError(f"{policy!r} is not a policy of the fused operator")
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from offspike import ops
-from offspike.equations import desired_count, interval, offset_spikes, shift_for_one_spike
+from offspike.equations import heard_count, interval, offset_spikes, shift_for_one_spike, spread, within
 
 __all__ = [
     "POLICIES",
@@ -141,19 +141,22 @@ class Exact:
 
     - ``"even"``: the k spikes spread evenly over the ρ steps, each neuron with a phase u of its own (:func:`phases`):
       ``⌊t·k/ρ + u⌋`` spikes by step t, for t = 1, 2, … in turn as near as the currents allow;
+    - ``"carry"``: the same, but the neurons of a map ``[C, H, W]`` hand on what rounding left over: u is that of the
+      map, plus what the neurons before it in the map owe by step t (:func:`offspike.ops.carry`). Whoever adds them up,
+      as a pooling layer does, gets nearly the ANN's sum at every t. Layers without maps are as with ``"even"``;
     - ``"first"``: ``θ/2 + kθ/ρ − I(1)``, as near as the interval allows: the first step fires iff the rate is >= ½;
     - ``"near"``: as near to θ/2 as the interval allows;
     - ``"middle"``: the middle of the interval (of its θ next to the finite end where the other is infinite).
     """
 
     rho: int
-    place: Literal["even", "first", "middle", "near"] = "even"
+    place: Literal["even", "carry", "first", "middle", "near"] = "even"
     eps: float = 2.0**-10
 
     def __post_init__(self) -> None:
         _check_rho(self.rho)
         _check_eps(self.eps, below=0.5)
-        _check_choice("place", self.place, ("even", "first", "middle", "near"))
+        _check_choice("place", self.place, ("even", "carry", "first", "middle", "near"))
 
     def __call__(self, current: Tensor, theta: Tensor | float) -> Tensor:
         """A potential inside ``[D[k], D[k+1])``."""
@@ -162,40 +165,29 @@ class Exact:
     def start(self, current: Tensor, theta: Tensor | float, u: Tensor) -> Tensor:
         """The same for neurons with these phases."""
         current, theta = _first(current, self.rho).to(ops.state_dtype(current)), _theta(current, theta)
-        total = torch.zeros_like(current[0])
-        for step in current:
-            total = total + step
-        count = desired_count(total, theta, self.rho)
+        if self.place == "carry" and self.in_maps(current):
+            return ops.carry(current, theta, u, self.eps)
+        count = heard_count(current, theta)
         low, high = interval(current, theta, count)
         if self.place == "middle":
             low, high = torch.where(count > 0, low, high - theta), torch.where(count < self.rho, high, low + theta)
             return (low + high) / 2
         margin = theta * self.eps
         low, high = low + margin, high - margin
-        if self.place == "even":
-            return self._spread(current, count, low, high, theta, u.to(count.dtype))
+        if self.place in ("even", "carry"):
+            u = u.to(count.dtype)
+            low, high, _ = spread(current, theta, count, low, high, [u] * (self.rho - 1))
+            return within(u * theta, low, high, margin)  # an edge that has cut is kept clear of, too
         wish = theta / 2
         if self.place == "first":
             # Times 1/ρ: dividing by a Python number is rounded differently on a GPU.
             wish = wish + count * theta * (1 / self.rho) - current[0]
         return torch.minimum(torch.maximum(wish, low), high)
 
-    def _spread(self, current: Tensor, count: Tensor, low: Tensor, high: Tensor, theta: Tensor, u: Tensor) -> Tensor:
-        """Cut ``[low, high)`` down, step by step, to the potentials whose count by step t is nearest to ⌊t·k/ρ + u⌋.
-
-        What is left has fired n times before step t, so one edge divides it: from ``(n+1)θ − (I(1) + … + I(t))`` on,
-        potentials fire at step t.
-        """
-        total, n = torch.zeros_like(count), torch.zeros_like(count)
-        for t, step in enumerate(current[:-1], start=1):
-            total = total + step
-            edge = (n + 1) * theta - total
-            wanted = count * t * (1 / self.rho) + u >= n + 1  # the floor of it is >= n + 1, too
-            divided = (low < edge) & (edge < high)
-            n = torch.where((edge <= low) | (divided & wanted), n + 1, n)
-            low, high = torch.where(divided & wanted, edge, low), torch.where(divided & ~wanted, edge, high)
-        margin = torch.minimum(theta * self.eps, (high - low) / 2)  # an edge that has cut is kept clear of, too
-        return torch.minimum(torch.maximum(u * theta, low + margin), high - margin)
+    @staticmethod
+    def in_maps(current: Tensor) -> bool:
+        """Whether currents ``[T, B, C, H, W]`` (or more axes) come from maps, whose neurons are added up alike."""
+        return current.ndim >= 5
 
 
 def phases(step: Tensor) -> Tensor:

@@ -115,7 +115,7 @@ def cos_light(
 def exact(
     rho: int = 4,
     *,
-    place: Literal["even", "first", "middle", "near"] = "even",
+    place: Literal["even", "carry", "first", "middle", "near"] = "even",
     eps: float = 2.0**-10,
     schedule: Schedule = "layerwise",
     threshold: Rule = LEARNED,

@@ -130,6 +130,11 @@ def start(policy: Policy, currents: Sequence[Expression], theta: Expression, sha
             return where(v_end > theta * eps, theta / 2.0, page.constant(-np.inf))
         case Shift():
             return _shift(policy, currents[: policy.rho], theta)
+        case Exact(place="carry") if len(shape) >= 3:
+            raise ValueError(
+                f"{policy} cannot be written as ONNX: its neurons hand on what is left over, one after the other "
+                "along a map. Convert with osp.methods.exact(rho), whose neurons start each for itself"
+            )
         case Exact():
             return _exact(policy, currents[: policy.rho], theta, shape)
     raise ValueError(f"{policy} cannot be written as ONNX")
@@ -181,7 +186,7 @@ def _exact(policy: Exact, currents: Sequence[Expression], theta: Expression, sha
         return (bottom + top) / 2.0
     margin = theta * policy.eps
     low, high = low + margin, high - margin
-    if policy.place == "even":
+    if policy.place in ("even", "carry"):
         u = page.constant(phases(torch.zeros(1, *shape)).flatten().numpy())
         return _spread(currents, count, low, high, theta, u, margin)
     wish = theta / 2.0

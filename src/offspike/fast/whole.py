@@ -19,6 +19,7 @@ from offspike.capture import network
 from offspike.fast.reading import Reading
 from offspike.fused import LISTENING, Synapses
 from offspike.graph import Graph, Node
+from offspike.initial import Exact
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
 from offspike.neurons import IF
@@ -179,6 +180,11 @@ def _check_layer(name: str, layer: SpikingLayer) -> None:
     if not isinstance(layer.policy, LISTENING) or layer.neuron != IF():
         raise ValueError(
             f'precision="int8" knows osp.methods.cos_light, cos and exact; {name} has {layer.neuron}, {layer.policy}'
+        )
+    if isinstance(layer.policy, Exact) and layer.policy.place == "carry":
+        raise ValueError(
+            f'precision="int8" keeps sums on chip, a few pixels at a time, and {name} hands on along whole maps: take '
+            'place="even", or precision="tf32", which is as exact'
         )
     if layer.shift is not None or layer.start is not None:
         raise ValueError(f'precision="int8": {name} is corrected, so it is not in fixed point')

@@ -14,7 +14,18 @@ from torch import Tensor
 
 from offspike.ops import reference
 
-__all__ = ["LONGEST", "Flat", "backend", "check_listening", "fire", "fire_signed", "flatten", "probe", "state_dtype"]
+__all__ = [
+    "LONGEST",
+    "Flat",
+    "backend",
+    "carry",
+    "check_listening",
+    "fire",
+    "fire_signed",
+    "flatten",
+    "probe",
+    "state_dtype",
+]
 
 CURRENT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 LONGEST = 8  # steps that a product and its neurons keep on chip at once (`conv.py`): sums of more do not fit registers
@@ -47,6 +58,25 @@ def fire_signed(current: Tensor, theta: Tensor | float, v0: Tensor | float) -> t
     flat = flatten(current, theta, v0)
     spikes, v_end = _fire_signed(flat.current, flat.theta, flat.v0)
     return flat.restore(spikes), flat.restore(v_end)
+
+
+def carry(current: Tensor, theta: Tensor | float, phase: Tensor, eps: float) -> Tensor:
+    """v(0) ``[B, C, …]`` of neurons that fire as often as the ANN says, for the ρ currents ``[ρ, B, C, …]`` of maps.
+
+    Each spreads its spikes evenly; what rounding leaves over goes on to the next neuron of the map, so that the map as
+    a whole has fired about ``t/ρ·Σk`` times by each step t (``reference.carry``). ``phase`` broadcasts to one step of
+    the current and is that of the first sample for all.
+    """
+    shape, state = current.shape[1:], state_dtype(current)
+    theta = _value(theta, state, current.device)
+
+    def laid(x: Tensor) -> Tensor:  # channels innermost, as they are where this comes from
+        return x.flatten(-len(shape) + 2).transpose(-1, -2).contiguous()
+
+    thetas = theta.detach().reshape(1) if theta.numel() == 1 else laid(theta.detach().expand(shape)).flatten()
+    u = laid(phase.expand(shape)[0].to(state))
+    v0: Tensor = _carry(laid(current.detach()), thetas, u, eps)
+    return v0.transpose(1, 2).reshape(shape)
 
 
 def backend(device: torch.device | str) -> str:
@@ -169,6 +199,16 @@ def _(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor, Tenso
     return one, torch.empty_like(one), torch.empty_like(one), torch.empty_like(one)
 
 
+@torch.library.custom_op("offspike::carry", mutates_args=())
+def _carry(current: Tensor, theta: Tensor, phase: Tensor, eps: float) -> Tensor:
+    return reference.carry(current, theta, phase, eps)
+
+
+@_carry.register_fake
+def _(current: Tensor, theta: Tensor, phase: Tensor, eps: float) -> Tensor:
+    return current.new_empty(current.shape[1:], dtype=theta.dtype)
+
+
 # Imported where they run: neither numba nor Triton is loaded before the first spike. Without them PyTorch runs.
 if backend("cpu") == "numba":
 
@@ -190,6 +230,12 @@ if backend("cpu") == "numba":
 
         return cpu.probe(current, theta, v0)
 
+    @_carry.register_kernel("cpu")
+    def _(current: Tensor, theta: Tensor, phase: Tensor, eps: float) -> Tensor:
+        from offspike.ops import cpu
+
+        return cpu.carry(current, theta, phase, eps)
+
 
 if backend("cuda") == "triton":
 
@@ -204,3 +250,11 @@ if backend("cuda") == "triton":
         from offspike.ops import gpu
 
         return gpu.probe(current, theta, v0)
+
+    @_carry.register_kernel("cuda")
+    def _(current: Tensor, theta: Tensor, phase: Tensor, eps: float) -> Tensor:
+        from offspike.ops import gpu
+
+        if len(current) > gpu.LONGEST_TABLE:
+            return reference.carry(current, theta, phase, eps)
+        return gpu.carry(current, theta, phase, eps)

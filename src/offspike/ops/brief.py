@@ -10,7 +10,7 @@ import numpy as np
 
 from offspike.ops.blocks import HELD, Array, compiled, fill, row
 
-__all__ = ["even"]
+__all__ = ["cut", "even", "interval"]
 
 
 @compiled
@@ -36,18 +36,18 @@ def _even(i1: Array, i2: Array, i3: Array, i4: Array, rho: int, theta: Array, u:
         total = c2 if rho == 2 else c1
         total = c3 if rho == 3 else total
         total = c4 if rho == 4 else total
-        n, low, high = _interval(total, (c1, c2, c3, c4), theta[i], real(rho))
+        n, low, high = interval(total, (c1, c2, c3, c4), theta[i], real(rho))
         margin = theta[i] * eps
         low, high = low + margin, high - margin
-        more, low, high = _cut(c1 if rho > 1 else -inf, n * share + u[i], theta[i], one, low, high)
-        more, low, high = _cut(c2 if rho > 2 else -inf, n * two * share + u[i], theta[i], more, low, high)
-        more, low, high = _cut(c3 if rho > 3 else -inf, n * three * share + u[i], theta[i], more, low, high)
+        more, low, high = cut(c1 if rho > 1 else -inf, n * share + u[i], theta[i], one, low, high)
+        more, low, high = cut(c2 if rho > 2 else -inf, n * two * share + u[i], theta[i], more, low, high)
+        more, low, high = cut(c3 if rho > 3 else -inf, n * three * share + u[i], theta[i], more, low, high)
         margin = min(margin, (high - low) * half)
         v0[i] = min(max(u[i] * theta[i], low + margin), high - margin)
 
 
 @compiled
-def _interval(total: Any, c: Any, theta: Any, last: Any) -> Any:
+def interval(total: Any, c: Any, theta: Any, last: Any) -> Any:
     """``equations.interval`` for the ANN's own count: count, low, high."""
     real = type(theta)
     zero, one, two, three, inf = real(0), real(1), real(2), real(3), real(np.inf)
@@ -74,8 +74,8 @@ def _lower(below: Any, need: Any, c: Any) -> Any:
 
 
 @compiled
-def _cut(total: Any, wish: Any, theta: Any, more: Any, low: Any, high: Any) -> Any:
-    """One step of ``initial.Exact._spread``: what is left has fired ``more − 1`` times, and one edge divides it."""
+def cut(total: Any, wish: Any, theta: Any, more: Any, low: Any, high: Any) -> Any:
+    """One step of ``equations.spread``: what is left has fired ``more − 1`` times, and one edge divides it."""
     edge = more * theta - total
     fires = (edge <= low) | ((wish >= more) & (edge < high))
     bottom, top, after = max(low, edge), min(high, edge), more + type(more)(1)

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offspike.ops import check_listening, memory
+from offspike.ops import check_listening, maps, memory
 from offspike.ops.blocks import HELD, Array, channels, compiled, copy, driven, part, row
 from offspike.ops.brief import even
 from offspike.ops.places import EVEN, EXACT, exact
 
-__all__ = ["calibrate_and_fire", "fire", "fire_signed", "probe", "views"]
+__all__ = ["calibrate_and_fire", "carry", "fire", "fire_signed", "probe", "views"]
 
 BLOCK = 8192  # neurons: enough for memory to stream, few enough for their state to stay in a core's L2
 
@@ -50,6 +50,16 @@ def probe(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor, T
     count, v_end, low, high = (torch.empty(wide.shape[1], dtype=wide.dtype) for _ in range(4))
     _probe(*views(wide, theta, v0, count, v_end, low, high))
     return count, v_end, low, high
+
+
+def carry(current: Tensor, theta: Tensor, phase: Tensor, eps: float) -> Tensor:
+    """``reference.carry``, a sample at a time."""
+    wide = _widen(current)
+    v0 = torch.empty(wide.shape[1:], dtype=wide.dtype)
+    if v0.numel():
+        currents, thetas, u, start = views(wide.flatten(1), theta, phase.flatten(), v0.view(-1))
+        maps.carry(currents, thetas, u, start, phase.shape[1], start.dtype.type(eps))
+    return v0
 
 
 def calibrate_and_fire(

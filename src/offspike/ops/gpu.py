@@ -10,15 +10,16 @@ import torch
 import triton
 from torch import Tensor
 
-from offspike.ops import check_listening, scan
+from offspike.ops import check_listening, march, scan
 
-__all__ = ["LONGEST_TABLE", "calibrate_and_fire", "fire", "probe"]
+__all__ = ["LONGEST_TABLE", "calibrate_and_fire", "carry", "fire", "probe"]
 
 LONGEST_TABLE = 32  # the exact rules keep D[0] … D[ρ+1] in registers
 HELD = 8  # currents of up to this many listened steps stay in registers; more are read a second time
 PLAIN = (4, 1024)  # warps and neurons of a program: 16 bytes of bfloat16 a thread
 LONG = (4, 512)  # the same where the tables of long listening fill the registers
 POOLED = (1, 64)  # warps and windows: the four rows of a window lie in one warp, so that their sum needs no exchange
+LANES = 64  # channels of a program that goes through maps
 UNROLL = 8  # steps whose currents are under way from memory at once
 
 
@@ -34,6 +35,17 @@ def probe(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor, T
     operands = (current.contiguous(), theta.contiguous(), v0.contiguous(), *results)
     _launch(scan.probe, neurons, *operands, steps, neurons, THETA=_stride(theta), V0=_stride(v0), warps=4, block=512)
     return results  # type: ignore[return-value]
+
+
+def carry(current: Tensor, theta: Tensor, phase: Tensor, eps: float) -> Tensor:
+    """``reference.carry``: a program goes through ``LANES`` maps of a sample (ρ <= LONGEST_TABLE)."""
+    rho, samples, length, lanes = current.shape
+    v0 = _empty(theta, (samples, length, lanes))
+    operands = [x.contiguous() for x in (current, theta, phase, v0)]
+    constants = {"RHO": rho, "EPS": eps, "SHARE": 1 / rho, "THETA": _stride(theta)}
+    size = samples * triton.cdiv(lanes, LANES) * LANES
+    _launch(march.carry, size, *operands, length, lanes, v0.numel(), warps=2, block=LANES, **constants)
+    return v0
 
 
 def calibrate_and_fire(

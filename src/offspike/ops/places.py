@@ -6,7 +6,7 @@ import numpy as np
 
 from offspike.ops.blocks import Array, compiled, row
 
-__all__ = ["EXACT", "exact"]
+__all__ = ["EXACT", "cut", "exact", "interval"]
 
 EXACT = ("exact-first", "exact-middle", "exact-near", "exact-even")
 FIRST, MIDDLE, NEAR, EVEN = range(len(EXACT))
@@ -19,7 +19,7 @@ def exact(drive: Any, rho: int, theta: Array, u: Array, v0: Array, place: int, e
     half, zero, last, share = real(0.5), real(0), real(rho), real(1 / rho)
     scratch = np.empty((3, v0.size), v0.dtype)
     count, low, high = scratch[0], scratch[1], scratch[2]
-    _interval(drive, rho, theta, count, low, high)
+    interval(drive, rho, theta, count, low, high)
     if place == EVEN:
         _spread(drive, rho, theta, u, count, low, high, eps)
         for i in range(v0.size):
@@ -41,7 +41,7 @@ def exact(drive: Any, rho: int, theta: Array, u: Array, v0: Array, place: int, e
 
 
 @compiled
-def _interval(drive: Any, rho: int, theta: Array, count: Array, low: Array, high: Array) -> None:
+def interval(drive: Any, rho: int, theta: Array, count: Array, low: Array, high: Array) -> None:
     """``equations.interval`` for the ANN's own count, which is filled in too."""
     real = theta.dtype.type
     half, zero, last = real(0.5), real(0), real(rho)
@@ -65,15 +65,15 @@ def _spread(drive: Any, rho: int, theta: Array, u: Array, count: Array, low: Arr
         margin = theta[i] * eps
         low[i], high[i] = low[i] + margin, high[i] - margin
     for t in range(rho - 1):
-        _cut(row(drive, t), real(t + 1), share, theta, u, count, total, fired, low, high)
+        cut(row(drive, t), real(t + 1), share, theta, u, count, total, fired, low, high)
 
 
 @compiled
-def _cut(
+def cut(
     step: Array, t: Any, share: Any, theta: Array, u: Array, count: Array, total: Array, fired: Array, low: Array,
     high: Array,
 ) -> None:  # fmt: skip
-    """One step of ``initial.Exact._spread``, in place: what is left has fired alike, and one edge divides it."""
+    """One step of ``equations.spread``, in place: what is left has fired alike, and one edge divides it."""
     one = theta.dtype.type(1)
     for i in range(theta.size):
         total[i] += step[i]

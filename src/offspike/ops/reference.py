@@ -1,14 +1,16 @@
 """The specification: an integrate-and-fire neuron with soft reset (Eq. 2 and 4), one plain PyTorch step at a time.
 
 ``current`` is ``[T, N]``; ``theta`` and ``v0`` are ``[N]`` or ``[1]``, in the state's dtype. Kernels must return the
-same bits.
+same bits. And where neurons start that hand on, along a map, what rounding left over (``carry``).
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["convolve", "fire", "fire_signed", "probe"]
+from offspike.equations import heard_count, interval, spread, within
+
+__all__ = ["carry", "convolve", "fire", "fire_signed", "probe"]
 
 
 def fire(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,6 +53,32 @@ def probe(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor, T
         low = torch.where(s, torch.minimum(low, v), low)
         high = torch.where(s, high, torch.maximum(high, v))
     return count, v, low, high
+
+
+def carry(current: Tensor, theta: Tensor, phase: Tensor, eps: float) -> Tensor:
+    """v(0) ``[B, P, C]`` for currents ``[ρ, B, P, C]``: B samples, maps of P neurons, one map for each of C channels.
+
+    Neuron p wants ``⌊t·k/ρ + u + owed(t)/ρ⌋`` spikes by step t, where u is the phase of the map (of its first neuron)
+    and owed(t) the sum of ``t·k − ρ·n(t)`` over the neurons before it: what those fire too little or too much. It gets
+    the nearest that its currents allow (:func:`offspike.equations.spread`). ``phase`` is ``[P, C]``, ``theta`` ``[1]``
+    or one for each neuron.
+    """
+    rho, current = len(current), current.to(theta.dtype)
+    each = theta if len(theta) == 1 else theta.view(current.shape[1:])
+    theta, u = each.expand(current.shape[1:]), phase.expand(current.shape[1:])
+    count = heard_count(current, theta)
+    low, high = interval(current, theta, count)
+    margin, share = theta * eps, 1 / rho
+    low, high = low + margin, high - margin
+    owed = [torch.zeros_like(count[:, 0]) for _ in range(rho - 1)]
+    v0 = torch.empty_like(count)
+    for p in range(count.shape[1]):
+        k, each = count[:, p], theta[:, p]
+        wishes = [u[:, 0] + late * share for late in owed]
+        left, right, fired = spread(current[:, :, p], each, k, low[:, p], high[:, p], wishes)
+        owed = [late + (k * t - n * rho) for t, (late, n) in enumerate(zip(owed, fired, strict=True), start=1)]
+        v0[:, p] = within(u[:, p] * each, left, right, margin[:, p])
+    return v0
 
 
 def convolve(spikes: Tensor, weight: Tensor, scale: Tensor, *, stride: int = 1) -> Tensor:

@@ -5,7 +5,7 @@ import triton.language as tl
 
 from offspike.ops.device import current_at, divide, window
 
-__all__ = ["interval", "phase_of", "place", "spread"]
+__all__ = ["interval", "narrowed", "phase_of", "place", "spread"]
 
 
 @triton.jit
@@ -104,7 +104,7 @@ def spread(
     if HELD:
         for t in tl.static_range(HELD - 1):
             total += held[t]
-            fired, low, high = _narrowed(total, theta, count * (t + 1), u, fired, low, high, SHARE)
+            fired, low, high = narrowed(total, theta, count * (t + 1), u, fired, low, high, SHARE)
     else:
         for t in range(RHO - 1):
             i = held[0]
@@ -114,13 +114,13 @@ def spread(
                 if beside is not None:
                     beside += neurons
             total += i
-            fired, low, high = _narrowed(total, theta, count * (t + 1), u, fired, low, high, SHARE)
+            fired, low, high = narrowed(total, theta, count * (t + 1), u, fired, low, high, SHARE)
     margin = tl.minimum(margin, (high - low) * 0.5)
     return tl.minimum(tl.maximum(u * theta, low + margin), high - margin)
 
 
 @triton.jit
-def _narrowed(total, theta, goal, u, fired, low, high, SHARE: tl.constexpr):
+def narrowed(total, theta, goal, u, fired, low, high, SHARE: tl.constexpr):
     """The part of ``[low, high)`` whose count by this step is nearest to ⌊k·t/ρ + u⌋; all of it fired alike before."""
     more = fired + 1.0
     edge = more * theta - total
