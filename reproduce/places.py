@@ -95,6 +95,7 @@ def places(rho: int) -> dict[str, Policy]:
         "even, one phase": Even(rho, "half"),
         "even, random phases": Even(rho, "random"),
         "even, golden phases": Exact(rho, "even"),
+        "even, handed on along maps (carry)": Exact(rho, "carry"),
     }
 
 
@@ -119,7 +120,7 @@ def main() -> None:
         errors = [float(((logits[t - 1] / t - wanted) ** 2).mean() / wanted.var()) for t in READ]
         same = [float((logits[t - 1].argmax(-1) == wanted.argmax(-1)).float().mean()) for t in READ]
         rows[name] = {"error": errors, "agreement": same}
-        print(f"{name:30}", " ".join(f"T={t}: {e:.4f}" for t, e in zip(READ, errors, strict=True)), flush=True)
+        print(f"{name:36}", " ".join(f"T={t}: {e:.4f}" for t, e in zip(READ, errors, strict=True)), flush=True)
     chosen.out.mkdir(parents=True, exist_ok=True)
     record = {"what": __doc__.splitlines()[0], "model": chosen.model, "T": READ, "places": rows}
     images = f"{chosen.images} training images, drawn with seed 0"
