@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from offspike.activations import Activation
-from offspike.capture import Step, network, trace, weight
+from offspike.capture import CaptureError, Step, network, trace, weight
 from offspike.folding import known_shapes
 from offspike.graph import Graph, Ref, map_values, refs_in
 from offspike.inspection import sites
@@ -58,11 +58,10 @@ def audit(model: nn.Module, x: Tensor | tuple[Tensor, ...] | None = None) -> Aud
     try:
         steps = trace(model, x)
         if not any(step.kind == "input" for step in steps):
-            raise ValueError("its forward names no inputs: write forward(self, x), not forward(self, *inputs)")
-    except ValueError as error:
+            raise CaptureError("its forward names no inputs", "write forward(self, x), not forward(self, *inputs)")
+    except CaptureError as error:
         named = [module_finding(name, module) for name, module in model.named_modules()]
-        fix = "say it without that, or take it out of the network"
-        return Audit([*findings, *(f for f in named if f), Finding("the model", str(error), fix, True)])
+        return Audit([*findings, *(f for f in named if f), Finding("the model", error.what, error.fix, True)])
     states = flow(steps, model)
     found = _obstacles(steps, model, states)
     if all(MENDED in finding.fix for _, finding in found):

@@ -221,6 +221,22 @@ class OfTheInput(nn.Module):
         return self.head(F.relu(self.fc(x)))
 
 
+class Made(nn.Module):
+    """Blocks of constants made from a tensor at hand, in every spelling, of spikes and of the image."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2, self.head = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(8, 4, 1), nn.Linear(10, 3)
+
+    def forward(self, x):
+        y = F.relu(self.conv1(x))
+        b, _, h, w = y.shape
+        rows = [y.new_zeros(b, 1, h, w), y.new_ones((b, 1, h, w)), y.new_full((b, 1, h, w), 0.5), x.new_zeros(x.size())]
+        y = F.relu(self.conv2(torch.cat([y, *rows[:3], rows[3][:, :1]], 1))).mean((2, 3))
+        parts = [torch.zeros_like(y[:, :2]), torch.ones_like(y[:, :2]), torch.full_like(y[:, :2], 0.25)]
+        return self.head(torch.cat([y, *parts], 1))
+
+
 class Ensemble(nn.Module):
     """Outputs stacked along a new first axis and averaged over it, slices of a Sequential, a block of zeros."""
 
@@ -242,6 +258,7 @@ MODELS = {
     "constants": (Constants, [(2, 4, 4)]),
     "of the input": (OfTheInput, [(6,)]),
     "ensemble": (Ensemble, [(6,)]),
+    "made": (Made, [(2, 4, 4)]),
     "products": (Products, [(6,)]),
     "patches": (Patches, [(3, 8, 8)]),
     "assertive": (Assertive, [(2, 8, 8)]),

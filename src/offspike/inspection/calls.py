@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from offspike.activations import Activation
-from offspike.capture import Step, limits
+from offspike.capture import INSTEAD, Step, limits
 from offspike.graph import refs_in
 from offspike.inspection import sites
 from offspike.inspection.axes import on_the_batch_axis
@@ -63,7 +63,7 @@ def function_obstacle(
         kind = "cap"
     # What is computed from the input alone is the same at every step, linear or not.
     still = states[step.name] == "steady" and (kind == "nonlinear" or name in _STILL)
-    if kind is not None and not still and (not step.constant or kind == "cast"):
+    if kind is not None and not still and (not step.constant or kind == "cast" or kind in INSTEAD):
         return "attention" if kind == "softmax" and _is_attention(step, steps) else kind
     try:
         step.node()

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from offspike.capture import FACTORIES, INSTEAD
+
 __all__ = ["ADVICE", "FUNCTIONS", "LINEAR", "MENDED", "MODULES", "PREPARE", "Finding", "check", "refuse"]
 
 
@@ -121,6 +123,7 @@ ADVICE: dict[str, tuple[str, str]] = {
         "layers such as nn.Dropout keep both ways",
     ),
     "write": ("an assignment into a tensor", "build the tensor with torch.cat or F.pad"),
+    **INSTEAD,
     "unknown": (
         "an operation that offspike does not know",
         "write it with the operations that offspike.graph lists; if it is linear in each sample, "
@@ -161,7 +164,7 @@ _NAMES = {
     "cap": "clamp_max",
     "write": "setitem",
 }
-FUNCTIONS: dict[str, str] = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+FUNCTIONS: dict[str, str] = {**FACTORIES, **{name: kind for kind, names in _NAMES.items() for name in names.split()}}
 
 # Linear, or affine: any argument may carry spikes (a product only one of them, anything else only the first).
 LINEAR = frozenset(("add", "iadd", "sub", "isub", "cat", "concat", "stack"))
