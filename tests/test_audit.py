@@ -367,3 +367,20 @@ def test_the_users_line_is_named_not_that_of_a_library(tmp_path, monkeypatch):
     found = osp.audit(Odd(lambda x: act(x)), torch.rand(2, 4))
     assert f"({__file__}, line " in found[-1].what
     assert "pickytensors" not in found[-1].what
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_narrow_weights_do_not_hide_what_mixes_samples(dtype):
+    x = torch.rand(2, 4).to(dtype)
+    found = osp.audit(Odd(lambda x: x - x.mean(-2, keepdim=True)).to(dtype), x)
+    assert ["mean is an operation on the batch axis" in str(finding) for finding in found] == [True]
+    assert osp.audit(Odd(lambda x: x - x.mean(-1, keepdim=True)).to(dtype), x) == []
+
+
+def test_a_spiking_network_is_looked_into():
+    x = torch.rand(2, 4)
+    fine, odd = (
+        osp.convert(Odd(lambda x, axis=axis: x - x.mean(axis, keepdim=True)), osp.methods.exact(4)) for axis in (-1, -2)
+    )
+    assert osp.audit(fine.model, x) == []
+    assert ["mean is an operation on the batch axis" in str(finding) for finding in osp.audit(odd.model, x)] == [True]
