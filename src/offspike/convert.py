@@ -114,7 +114,12 @@ def _look_at_data(ann: nn.Module, method: Method, calibration: Calibration | Non
 def _folded(ann: nn.Module, inputs: tuple[Tensor, ...] | None) -> nn.Module:
     try:
         return fold(ann, example=inputs)
-    except ValueError:  # a model whose code cannot be followed keeps its batch norms
+    except ValueError as error:
+        warnings.warn(
+            "the batch norms stay layers of their own, computed at every time-step: the answers are the same, but take "
+            f"longer. {error}. Without casts such as x.float() in its code it would",
+            stacklevel=3,
+        )
         return ann
 
 
