@@ -322,6 +322,32 @@ class NoiseLike(Net):
         return x + torch.randn_like(x)  # line noise like
 
 
+class Length(Net):
+    def middle(self, x):
+        return x.view(len(x), -1).view_as(x)  # line length
+
+
+class OwnRelu(Net):
+    def forward(self, x):
+        y = self.conv1(x)
+        return self.fc(F.relu(self.conv2(y * (y > 0))).mean((2, 3)))  # line comparison
+
+
+class OfASequence(Net):
+    def middle(self, x):
+        return x - torch.max(x.flatten(2), 2)[0][:, :, None, None]  # line sequence
+
+
+class LogSigmoid(Net):
+    def middle(self, x):
+        return F.logsigmoid(x)  # line log
+
+
+class Threshold(Net):
+    def middle(self, x):
+        return F.threshold(x, 0.5, 0.0)  # line threshold
+
+
 IMAGE = [(3, 4, 4)]
 _NEW = r"y.new_zeros\(y.size\(0\), 2\) for torch.zeros"
 MODELS = {
@@ -345,7 +371,7 @@ MODELS = {
     "batch-dependent control flow": (BatchDependent, IMAGE, "depends on the size of the batch", "batch size"),
     "dropout that is always on": (AlwaysDropout, IMAGE, "dropout is dropout that is always on", "dropout"),
     "leaky relu": (Leaky, IMAGE, "leaky_relu is an activation that spikes cannot follow", "leaky"),
-    "assignment": (Assigned, IMAGE, "item assignment", "assign"),
+    "assignment": (Assigned, IMAGE, "an assignment into a tensor .*torch.cat or F.pad", "assign"),
     "unknown": (Unknown, IMAGE, "an operation that offspike does not know", "unknown"),
     "absolute value": (Absolute, IMAGE, "abs is not linear", "abs"),
     "squeeze, excite, sigmoid": (Excite, IMAGE, "torch.sigmoid is an activation that spikes cannot follow", "excite"),
@@ -373,5 +399,10 @@ MODELS = {
     "arange of the batch": (BatchPlaces, IMAGE, r"torch.arange is.*self.register_buffer\(", "batch places"),
     "noise": (Noise, IMAGE, "torch.rand is a random tensor.*if self.training", "noise"),
     "noise like": (NoiseLike, IMAGE, "torch.randn_like is a random tensor.*if self.training", "noise like"),
+    "length": (Length, IMAGE, r"write x.size\(0\)", "length"),
+    "comparison": (OwnRelu, IMAGE, r"gt is not among .*x \* \(x > 0\) is F.relu\(x\)", "comparison"),
+    "maximum of a sequence": (OfASequence, IMAGE, r"AdaptiveMaxPool1d\(1\)", "sequence"),
+    "log sigmoid": (LogSigmoid, IMAGE, "log.?sigmoid is an activation that spikes cannot follow", "log"),
+    "threshold": (Threshold, IMAGE, "threshold is an activation that spikes cannot follow", "threshold"),
     "division": (Divided, IMAGE, "truediv is not linear", "division"),
 }

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -237,6 +238,23 @@ class Made(nn.Module):
         return self.head(torch.cat([y, *parts], 1))
 
 
+class ShapedAs(nn.Module):
+    """Tensors of which only the shape is meant, the shape by ``data``, its product by NumPy."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2, self.head = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 1), nn.Linear(64, 3)
+        self.scale = nn.Parameter(torch.tensor([0.5, 1.0, 2.0, 1.0]).view(4, 1, 1))
+
+    def forward(self, x):
+        y = F.relu(self.conv1(x))
+        b, c, h, w = y.data.size()
+        z = y.view(b, 2, c // 2, h, w).transpose(1, 2).reshape(b, -1).view_as(y)
+        z = z * self.scale.expand_as(z) - z.mean(1, keepdim=True).expand_as(z) + self.scale.expand_as(y)
+        z = F.relu(self.conv2(z))
+        return self.head(z.view(-1, int(np.prod(z.size()[1:]))))
+
+
 class Ensemble(nn.Module):
     """Outputs stacked along a new first axis and averaged over it, slices of a Sequential, a block of zeros."""
 
@@ -259,6 +277,7 @@ MODELS = {
     "of the input": (OfTheInput, [(6,)]),
     "ensemble": (Ensemble, [(6,)]),
     "made": (Made, [(2, 4, 4)]),
+    "shaped as": (ShapedAs, [(2, 4, 4)]),
     "products": (Products, [(6,)]),
     "patches": (Patches, [(3, 8, 8)]),
     "assertive": (Assertive, [(2, 8, 8)]),

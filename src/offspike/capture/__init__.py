@@ -32,8 +32,7 @@ def trace(model: nn.Module, example: Example = None, *, training: bool = False) 
     try:
         nodes = list(tracer.trace(model.train(training)).nodes)
     except Exception as error:  # the user's own code runs here and may raise anything
-        frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
-        where = place([frame for frame in frames if "site-packages" not in frame[0]]) or place(frames)
+        where = place([(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)])
         raise _refusal(model, error, f" ({where})" if where else "") from error
     finally:
         for module, attributes in before.items():
@@ -45,6 +44,8 @@ def trace(model: nn.Module, example: Example = None, *, training: bool = False) 
 def _refusal(model: nn.Module, error: Exception, where: str) -> CaptureError:
     """What to say of an error that the model's own code raised while it was traced."""
     cannot, name = f"{type(model).__name__} cannot be captured", factory(error)
+    if isinstance(error, CaptureError):
+        return CaptureError(f"{cannot}: {error.what}{where}", error.fix)
     if name is None:
         reason = f"{error}".partition("\n")[0]
         return CaptureError(f"{cannot}: {reason}{where}")

@@ -36,7 +36,8 @@ def flow(steps: list[Step], model: nn.Module) -> dict[str, str]:
     states: dict[str, str] = {}
     for step in steps:
         module = layer(step, model)
-        meets = {states[name] for name in refs_in((step.args, step.kwargs))}
+        used = step.args[:1] if step.kind == "method" and step.target in sites.SHAPED else (step.args, step.kwargs)
+        meets = {states[name] for name in refs_in(used)}
         if step.kind == "input":
             states[step.name] = "steady"
         elif step.constant:

@@ -68,7 +68,7 @@ def function_obstacle(
     try:
         step.node()
     except ValueError:
-        return "unknown"
+        return "unknown" if kind is None or step.constant else "outside"
     if step.constant:
         return None
     return _misuse(step, states) or ("mixes" if on_the_batch_axis(step, steps, aside) else None)
@@ -87,7 +87,7 @@ def _misuse(step: Step, states: Mapping[str, str]) -> str | None:
     if name in _PRODUCTS and len(moving) > 1:
         return "product"
     beside = [ref for ref in refs_in((args[1:], kwargs)) if states[ref] == "moving"]
-    if name not in LINEAR and name not in _PRODUCTS and beside and args:
+    if name not in LINEAR and name not in _PRODUCTS and name not in sites.SHAPED and beside and args:
         return "nonlinear"
     return "nonlinear" if moving and kwargs.get("rounding_mode") is not None else None
 
