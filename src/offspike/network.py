@@ -279,7 +279,8 @@ class SpikingNetwork(nn.Module):
         shapes = tuple(tuple(x.shape[1:]) for x in inputs)
         if shapes in self._apart or torch.compiler.is_compiling():
             return
-        refuse(self._try(lambda *given: mixed(self.model, shapes), inputs))
+        with arithmetic("exact32"):
+            refuse(self._try(lambda *given: mixed(self.model, shapes), inputs))
         self._apart |= {shapes}
 
     def _check(self, x: Tensor, *, alone: bool) -> None:
