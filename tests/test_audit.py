@@ -1,5 +1,6 @@
 """Findings: where, what, fix, fatal, and the line."""
 
+import sys
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -103,7 +104,8 @@ class Odd(nn.Module):
         (lambda x: F.batch_norm(x, None, None, training=True), "batch axis"),
         (lambda x: torch.maximum(x, x + 1), "not linear"),
         (lambda x: torch.stack([2 * row for row in x]), "control flow depends on the data"),
-        (lambda x: x * len(x), "control flow depends on the data"),
+        (lambda x: x * len(x), "len(x) of a tensor is a plain number, the size of the batch: write x.size(0)"),
+        (lambda x: x.new_full((2, 4), 0.5) + x, "batch axis"),
     ],
 )
 def test_what_mangles_spikes_is_never_let_through(how, said):
@@ -357,13 +359,32 @@ def test_an_answer_of_a_class_of_its_own_is_refused():
     assert "Answer is a class of its own: return a tensor, a tuple, a list or a dictionary" in str(found[-1])
 
 
-def test_the_users_line_is_named_not_that_of_a_library(tmp_path, monkeypatch):
-    """A library of tensor operations, as einops is, that knows no stand-ins."""
+@pytest.mark.parametrize("does", ["raise TypeError(f'unknown tensor {type(x)}')", "return x.erfinv()"])
+def test_the_users_line_is_named_not_that_of_a_library(does, tmp_path, monkeypatch):
+    """A library of tensor operations, as einops is, that knows no stand-ins, or does what graphs do not know."""
     folder = tmp_path / "site-packages"
     folder.mkdir()
-    (folder / "pickytensors.py").write_text("def act(x):\n    raise TypeError(f'unknown tensor {type(x)}')\n")
+    (folder / "pickytensors.py").write_text(f"def act(x):\n    {does}\n")
     monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "pickytensors", raising=False)
     act = import_module("pickytensors").act
     found = osp.audit(Odd(lambda x: act(x)), torch.rand(2, 4))
-    assert f"({__file__}, line " in found[-1].what
-    assert "pickytensors" not in found[-1].what
+    assert f"({__file__}, line " in str(found[-1])
+    assert "pickytensors" not in str(found[-1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_narrow_weights_do_not_hide_what_mixes_samples(dtype):
+    x = torch.rand(2, 4).to(dtype)
+    found = osp.audit(Odd(lambda x: x - x.mean(-2, keepdim=True)).to(dtype), x)
+    assert ["mean is an operation on the batch axis" in str(finding) for finding in found] == [True]
+    assert osp.audit(Odd(lambda x: x - x.mean(-1, keepdim=True)).to(dtype), x) == []
+
+
+def test_a_spiking_network_is_looked_into():
+    x = torch.rand(2, 4)
+    fine, odd = (
+        osp.convert(Odd(lambda x, axis=axis: x - x.mean(axis, keepdim=True)), osp.methods.exact(4)) for axis in (-1, -2)
+    )
+    assert osp.audit(fine.model, x) == []
+    assert ["mean is an operation on the batch axis" in str(finding) for finding in osp.audit(odd.model, x)] == [True]

@@ -99,7 +99,7 @@ class Refused(nn.Module):
         ("branch", "Refused cannot be captured: .*control flow", "C"),
         ("plain tensor", "register_buffer", "D"),
         ("attribute", "unknown function 'Tensor.mT'", "E"),
-        ("item", "does not support item assignment", "F"),
+        ("item", "an assignment into a tensor .*torch.cat or F.pad", "F"),
         ("infinite", "inf cannot be written down", "G"),
         ("dtype", "unknown method 'to'", "H"),
     ],

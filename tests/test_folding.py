@@ -250,3 +250,23 @@ def test_a_layer_with_hooks_is_left_alone():
         folded = fold(model)
         assert count(folded) == 1
         assert torch.equal(folded(IMAGES), model(IMAGES))
+
+
+class Casts(nn.Module):
+    """Runs in float32 alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn, self.act, self.head = nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), osp.QCFS(4), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.head(self.act(self.bn(self.conv(x.float()))).mean((2, 3)))
+
+
+@torch.no_grad()
+def test_a_model_that_does_not_run_in_float64_keeps_its_batch_norms_with_a_warning():
+    ann, x = dyadic(Casts().eval()), dyadic_images(4, 2, 4, 4)
+    with pytest.warns(UserWarning, match=r"batch norms stay .* take longer.*float64.*does not run.*x.float\(\)"):
+        snn = osp.convert(ann, osp.methods.exact(4), example=x)
+    assert count(snn) == 1
+    assert torch.equal(snn(x, steps=4).mean(0), ann(x))

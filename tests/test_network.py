@@ -175,3 +175,68 @@ def test_a_spiking_network_is_not_trained():
     ann, _ = mlp(4)
     with pytest.raises(ValueError, match="train the ANN"):
         osp.convert(ann, osp.methods.qcfs()).train()
+
+
+class Then(nn.Module):
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def forward(self, x):
+        return self.how(x)
+
+
+def unknown(how):
+    """A network of which nobody has said what inputs it takes."""
+    return nn.Sequential(nn.Linear(6, 6), osp.QCFS(4), Then(how), nn.Linear(6, 4)).eval()
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (lambda x: x - x.mean(-2, keepdim=True), "mean is an operation on the batch axis"),
+        (lambda x: x + torch.flip(x, (-2,)), "torch.flip is an operation on the batch axis"),
+        (lambda x: x + x.roll(1, -2), "roll is an operation on the batch axis"),
+        (lambda x: x.transpose(-2, -1).reshape(x.shape), "transpose is an operation on the batch axis"),
+        (lambda x: x / x.shape[0], "truediv is an operation on the batch axis"),
+        (lambda x: x.view(3, -1).view(x.shape), "view is an operation on the batch axis"),
+        (lambda x: 2 * x if isinstance(x, torch.Tensor) else x, "as it was traced, it answers otherwise"),
+    ],
+)
+def test_without_an_example_what_mixes_samples_is_refused_at_the_first_run(how, said):
+    snn, x = osp.convert(unknown(how), osp.methods.exact(4)), dyadic_images(3, 6)
+    with pytest.raises(ValueError, match=said):
+        snn(x, steps=4)
+    with pytest.raises(ValueError, match=said):
+        snn(x, steps=4)
+
+
+def test_the_refusal_at_the_first_run_names_the_line():
+    snn = osp.convert(unknown(lambda x: x - x.mean(-2, keepdim=True)), osp.methods.exact(4))  # here
+    with open(__file__) as file:
+        line = next(number for number, text in enumerate(file, 1) if text.rstrip().endswith("# here"))
+    with pytest.raises(ValueError, match=rf"line {line}\)"):
+        snn(dyadic_images(3, 6), steps=4)
+
+
+def test_each_shape_is_looked_at():
+    ann = dyadic(unknown(lambda x: x - x.mean(-3, keepdim=True)))
+    snn, x = osp.convert(ann, osp.methods.exact(4)), dyadic_images(3, 4, 2, 6)
+    assert torch.equal(snn(x, steps=4).mean(0), ann(x))
+    with pytest.raises(ValueError, match="batch axis"):
+        snn(x[:, 0], steps=4)
+
+
+def test_a_network_from_a_file_is_looked_at_too(tmp_path):
+    osp.save(osp.convert(unknown(lambda x: x + x.flip(-2)), osp.methods.exact(4)), tmp_path / "snn.safetensors")
+    with pytest.raises(ValueError, match="flip is an operation on the batch axis"):
+        osp.load(tmp_path / "snn.safetensors")(dyadic_images(3, 6), steps=4)
+
+
+def test_who_listens_hears_nothing_of_the_first_look():
+    ann, x = dyadic(unknown(lambda x: 2 * x)), dyadic_images(3, 6)
+    snn, heard = osp.convert(ann, osp.methods.exact(4)), []
+    for module in snn.model:
+        module.register_forward_hook(lambda module, args, out: heard.append(len(out)))
+    assert torch.equal(snn(x, steps=4).mean(0), ann(x))
+    assert heard == [3, 12, 12, 12]

@@ -113,7 +113,7 @@ def network(build, size, precision="tf32"):
     model, x = build().eval(), torch.randn(16, 3, size, size)
     osp.init_thresholds(model, x)
     # Not "exact": it starts neurons on edges, where the last bit of a sum decides when they fire.
-    return osp.convert(model, osp.methods.cos(4), precision=precision), x
+    return osp.convert(model, osp.methods.cos(4), example=x, precision=precision), x
 
 
 CASES = pytest.mark.parametrize(("build", "size"), [(residual, 8), (pooled, 8), (uneven, 12)])

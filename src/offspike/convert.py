@@ -37,7 +37,8 @@ def convert(
 ) -> SpikingNetwork:
     """The spiking network of ``ann`` under ``method``: every activation becomes a spiking layer.
 
-    ``example`` is one input batch, used to check the model more closely and to remember its input shape.
+    ``example`` is one input batch, used to check the model more closely and to remember its input shape; without one
+    whether samples stay apart is looked at in the network's first run.
     ``calibration`` is input data, one batch or several (labels are ignored), for methods whose thresholds or
     corrections come from data; it is gone through once. ``precision`` is what the network computes in
     (`SpikingNetwork`). Weights that are computed (weight_norm, pruning) become plain ones, and batch norms part of the
@@ -113,7 +114,12 @@ def _look_at_data(ann: nn.Module, method: Method, calibration: Calibration | Non
 def _folded(ann: nn.Module, inputs: tuple[Tensor, ...] | None) -> nn.Module:
     try:
         return fold(ann, example=inputs)
-    except ValueError:  # a model whose code cannot be followed keeps its batch norms
+    except ValueError as error:
+        warnings.warn(
+            "the batch norms stay layers of their own, computed at every time-step: the answers are the same, but take "
+            f"longer. {error}. Without casts such as x.float() in its code it would",
+            stacklevel=3,
+        )
         return ann
 
 

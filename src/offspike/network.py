@@ -16,6 +16,8 @@ from offspike.fast.replay import Replays, worth
 from offspike.fast.whole import check_run
 from offspike.folding import blanks, known_shapes, stand_in
 from offspike.graph import Graph, GraphNetwork, Node, Ref, map_values, values_in
+from offspike.inspection.batch import mixed
+from offspike.inspection.obstacles import refuse
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
 
@@ -51,7 +53,8 @@ class SpikingNetwork(nn.Module):
 
     The input is the same image at each step, so whatever lies before the first spiking layer is computed once; with
     ``repeat_input`` (a model where the image and spikes meet) the image is repeated instead. Nothing is kept between
-    calls, and ``snn(x, 16)[:t] == snn(x, t)``.
+    calls, and ``snn(x, 16)[:t] == snn(x, t)``. Where ``convert`` was given no example, the first call looks whether the
+    model keeps samples of this shape apart, and refuses it if not.
 
     ``precision``: ``"exact32"`` computes as the ANN does; ``"tf32"`` gives the tensor cores of a GPU each weight in two
     parts, 23 bits together (one where 11 do), and ``"bf16"`` rounds it to 8 bits (spikes are exact in any format, and
@@ -68,6 +71,7 @@ class SpikingNetwork(nn.Module):
     _ready: tuple[Any, Plan | None, Replays] | None = None
     _covered: tuple[Any, Any] | None = None
     _rows: Any = True  # of networks that were pickled before it was looked at
+    _apart: frozenset[Any] = frozenset()  # shapes of inputs of which it is known that samples do not mix
 
     def __init__(
         self,
@@ -86,6 +90,7 @@ class SpikingNetwork(nn.Module):
         self.repeat_input = repeat_input
         self.precision = precision
         self._rows = self._read_rows()
+        self._apart = frozenset([self._shapes()])
         self.eval()
 
     def forward(
@@ -99,6 +104,7 @@ class SpikingNetwork(nn.Module):
         if steps is None and inputs and isinstance(inputs[-1], int):
             *inputs, steps = inputs  # type: ignore[assignment]
         self._check_call(inputs, steps, piece)
+        self._check_apart(inputs)
         total = cast(int, steps)
         plan, replays = self.prepared()
         if plan is not None and self.precision == "int8":
@@ -180,7 +186,7 @@ class SpikingNetwork(nn.Module):
         rounded = self.precision == "tf32" and not in_fixed_point(self.model)
         return "exact32" if rounded else self.precision
 
-    def _try(self, run: Callable[..., Any], inputs: list[Tensor]) -> Any:
+    def _try(self, run: Callable[..., Any], inputs: Sequence[Tensor]) -> Any:
         try:
             return run(*inputs)
         except torch.OutOfMemoryError:
@@ -211,8 +217,12 @@ class SpikingNetwork(nn.Module):
         modules = [_Same(module) for module in self.model.modules()]
         return modules, state, layers, self.method, self.precision, self.repeat_input
 
+    def _shapes(self) -> tuple[tuple[int, ...], ...] | None:
+        """The shapes of the inputs, if they are known."""
+        return known_shapes(self.model) if self.input_shape is None else (tuple(self.input_shape),)
+
     def _capture(self) -> Graph:
-        shapes = known_shapes(self.model) if self.input_shape is None else (self.input_shape,)
+        shapes = self._shapes()
         return capture(stand_in(self.model), None if shapes is None else blanks(self.model, shapes))
 
     def _read_rows(self) -> Any:
@@ -263,6 +273,15 @@ class SpikingNetwork(nn.Module):
             self._check(x, alone=len(inputs) == 1)
         if len({len(x) for x in inputs}) > 1:
             raise ValueError(f"all inputs are batches of one size, got {', '.join(str(len(x)) for x in inputs)}")
+
+    def _check_apart(self, inputs: Sequence[Tensor]) -> None:
+        """Refuse a model that mixes samples of these shapes: time lies on their axis, and would be mixed with them."""
+        shapes = tuple(tuple(x.shape[1:]) for x in inputs)
+        if shapes in self._apart or torch.compiler.is_compiling():
+            return
+        with arithmetic("exact32"):
+            refuse(self._try(lambda *given: mixed(self.model, shapes), inputs))
+        self._apart |= {shapes}
 
     def _check(self, x: Tensor, *, alone: bool) -> None:
         if not isinstance(x, Tensor):

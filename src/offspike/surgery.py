@@ -9,19 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from offspike.activations import Activation
-from offspike.capture import Step, network, trace, weight
+from offspike.capture import CaptureError, Step, trace
 from offspike.folding import known_shapes
-from offspike.graph import Graph, Ref, map_values, refs_in
-from offspike.inspection import sites
-from offspike.inspection.aliases import reused
+from offspike.graph import Ref, map_values, refs_in
 from offspike.inspection.axes import ensembles
+from offspike.inspection.batch import TRACED, apart, flow, layer
 from offspike.inspection.calls import advise, function_obstacle, module_finding
 from offspike.inspection.fates import Audit, fate
-from offspike.inspection.mixing import Places, alike, mixers, random_inputs
 from offspike.inspection.obstacles import ADVICE, MENDED, PREPARE, Finding, check, refuse
-from offspike.inspection.rewrite import rewrite
 from offspike.layers import SpikingLayer
-from offspike.pooling import GatedMaxPool
 
 __all__ = ["Finding", "audit", "flow", "layer", "refuse", "replace"]
 
@@ -58,43 +54,18 @@ def audit(model: nn.Module, x: Tensor | tuple[Tensor, ...] | None = None) -> Aud
     try:
         steps = trace(model, x)
         if not any(step.kind == "input" for step in steps):
-            raise ValueError("its forward names no inputs: write forward(self, x), not forward(self, *inputs)")
-    except ValueError as error:
+            raise CaptureError("its forward names no inputs", "write forward(self, x), not forward(self, *inputs)")
+    except CaptureError as error:
         named = [module_finding(name, module) for name, module in model.named_modules()]
-        fix = "say it without that, or take it out of the network"
-        return Audit([*findings, *(f for f in named if f), Finding("the model", str(error), fix, True)])
+        return Audit([*findings, *(f for f in named if f), Finding("the model", error.what, error.fix, True)])
     states = flow(steps, model)
     found = _obstacles(steps, model, states)
     if all(MENDED in finding.fix for _, finding in found):
-        found += _batch(steps, model, x, states)
+        found += _batch(steps, model, x)
     blame = {step.name: finding for step, finding in found if step is not None}
     notes = _modes(steps, model, x)
     operations = [fate(step, layer(step, model), states, blame.get(step.name)) for step in steps]
     return Audit([*findings, *(finding for _, finding in found), *notes], operations)
-
-
-def layer(step: Step, model: nn.Module) -> nn.Module | None:
-    """The layer that a step calls, if it calls one."""
-    return model.get_submodule(step.target) if step.kind == "module" else None
-
-
-def flow(steps: list[Step], model: nn.Module) -> dict[str, str]:
-    """By name of step what it holds: ``moving`` (spikes, or made of them), ``steady`` (made of the input alone) or
-    ``size`` (numbers made of sizes, and constants).
-    """
-    states: dict[str, str] = {}
-    for step in steps:
-        module = layer(step, model)
-        meets = {states[name] for name in refs_in((step.args, step.kwargs))}
-        if step.kind == "input":
-            states[step.name] = "steady"
-        elif step.constant:
-            states[step.name] = "size"
-        elif isinstance(module, Activation | SpikingLayer) or sites.relu(step, module):
-            states[step.name] = "moving"
-        else:
-            states[step.name] = "moving" if "moving" in meets else "steady"
-    return states
 
 
 def _obstacles(steps: list[Step], model: nn.Module, states: dict[str, str]) -> list[tuple[Step | None, Finding]]:
@@ -150,61 +121,13 @@ def _constant(leaf: Any) -> Any:
 
 
 def _batch(
-    steps: list[Step], model: nn.Module, x: Tensor | tuple[Tensor, ...] | None, states: dict[str, str]
+    steps: list[Step], model: nn.Module, x: Tensor | tuple[Tensor, ...] | None
 ) -> list[tuple[Step | None, Finding]]:
-    """Steps that mix samples or work in place on what has another name, found by running the model."""
+    """Steps that mix samples, where the shapes of the inputs are known."""
     inputs = x if isinstance(x, tuple) else () if x is None else (x,)
     shapes = [tuple(value.shape[1:]) for value in inputs] or [*(known_shapes(model) or ())]
-    half = (torch.float16, torch.bfloat16)
-    if not shapes or any(t.is_meta or t.dtype in half for t in (*model.parameters(), *model.buffers())):
-        return []
-    like, copy = weight(model), deepcopy(model).eval()
-    runner = rewrite(copy, steps, {step.name: plain for step in steps if (plain := _plain(step, copy))}).eval()
-    fix = "check the example; if the model itself takes it, its code must not ask isinstance(x, Tensor)"
     try:
-        if not alike(copy, runner, random_inputs(shapes, like=like)):
-            changed = _changed(steps, copy, random_inputs(shapes, like=like))
-            otherwise = Finding("the model", "as it was traced, it answers otherwise", fix, True)
-            return [(step, _blame(step, model, "alias")) for step in changed] or [(None, otherwise)]
-        named = mixers(runner, shapes, like=like, places=_places(steps, model, states))
+        return apart(steps, model, shapes) if shapes else []
     except Exception as error:  # whatever the layers and operations of the model raise
         what = f"as it was traced, it does not run on inputs of these shapes ({str(error).partition(chr(10))[0]})"
-        return [(None, Finding("the model", what, fix, True))]
-    return [(step, _blame(step, model, named[step.name])) for step in steps if step.name in named]
-
-
-def _plain(step: Step, model: nn.Module) -> nn.Module | None:
-    """The layer that a ReLU is, not in place."""
-    relu = sites.relu(step, layer(step, model))
-    return None if relu is None else nn.ReLU() if relu.cap is None else nn.Hardtanh(0.0, relu.cap)
-
-
-def _changed(steps: list[Step], model: nn.Module, inputs: list[Tensor]) -> list[Step]:
-    """The in-place ReLUs without which the model answers otherwise; none where it was not traced as it runs."""
-    in_place = [step for step in steps if (relu := sites.relu(step, layer(step, model))) and relu.in_place]
-    try:
-        faithful = alike(model, network(Graph(tuple(step.node() for step in steps)), model), inputs)
-    except ValueError:  # a ReLU that only its layer can be written down for: F.leaky_relu_(x, 0.0)
-        faithful = True
-    return (reused(steps, model) or in_place) if faithful else []
-
-
-def _places(steps: list[Step], model: nn.Module, states: dict[str, str]) -> Places:
-    """What is known of each step's rows."""
-    neurons = set()
-    for step in steps:
-        module = layer(step, model)
-        neuron = isinstance(module, Activation | SpikingLayer) or sites.relu(step, module)
-        pool = isinstance(module, GatedMaxPool) or sites.pool(step, module)
-        if neuron or (pool and states[step.name] == "moving"):
-            neurons.add(step.name)
-    constants = {step.name for step in steps if step.constant}
-    return Places(constants=constants, aside=ensembles(steps), neurons=neurons)
-
-
-def _blame(step: Step, model: nn.Module, kind: str) -> Finding:
-    """The finding that a step is an obstacle of this kind."""
-    module = layer(step, model)
-    if module is None:
-        return advise(step.owner or "the model", step.target, kind, step.source)
-    return advise(step.target, type(module).__name__, kind, step.source)
+        return [(None, Finding("the model", what, TRACED, True))]

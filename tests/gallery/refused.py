@@ -271,7 +271,85 @@ class PoolOfTheBatch(Net):
         return x - F.max_pool2d(x, x.shape[0], 1)[:, :, :1, :1]  # line window
 
 
+class Zeros(Net):
+    def middle(self, x):
+        return x + torch.zeros(x.size(0), 4, 1, 1)  # line zeros
+
+
+class ZerosOfAShape(Net):
+    def middle(self, x):
+        return x + torch.zeros(x.shape)  # line zeros of a shape
+
+
+class ZerosOfTheInput(Net):
+    def forward(self, x):
+        hidden = torch.zeros(1, x.size(0), 4)  # line hidden
+        return self.fc(F.relu(self.conv1(x)).mean((2, 3)) + hidden[0])
+
+
+class Ones(Net):
+    def middle(self, x):
+        return x + torch.ones(*x.shape)  # line ones
+
+
+class Full(Net):
+    def middle(self, x):
+        return x + torch.full((x.size(0), 1, 1, 1), 0.5)  # line full
+
+
+class Empty(Net):
+    def middle(self, x):
+        return x + 0 * torch.empty(x.size(0), 1, 1, 1)  # line empty
+
+
+class Places(Net):
+    def middle(self, x):
+        return x + torch.arange(0, x.size(3))  # line places
+
+
+class BatchPlaces(Net):
+    def middle(self, x):
+        return x + torch.arange(x.size(0)).view(-1, 1, 1, 1)  # line batch places
+
+
+class Noise(Net):
+    def middle(self, x):
+        return x + torch.rand(x.size(0), 1, 1, 1)  # line noise
+
+
+class NoiseLike(Net):
+    def middle(self, x):
+        return x + torch.randn_like(x)  # line noise like
+
+
+class Length(Net):
+    def middle(self, x):
+        return x.view(len(x), -1).view_as(x)  # line length
+
+
+class OwnRelu(Net):
+    def forward(self, x):
+        y = self.conv1(x)
+        return self.fc(F.relu(self.conv2(y * (y > 0))).mean((2, 3)))  # line comparison
+
+
+class OfASequence(Net):
+    def middle(self, x):
+        return x - torch.max(x.flatten(2), 2)[0][:, :, None, None]  # line sequence
+
+
+class LogSigmoid(Net):
+    def middle(self, x):
+        return F.logsigmoid(x)  # line log
+
+
+class Threshold(Net):
+    def middle(self, x):
+        return F.threshold(x, 0.5, 0.0)  # line threshold
+
+
 IMAGE = [(3, 4, 4)]
+_NEW = r"y.new_zeros\(y.size\(0\), 2\) for torch.zeros"
 MODELS = {
     "sigmoid": (Sigmoid, IMAGE, "torch.sigmoid is an activation that spikes cannot follow", "sigmoid"),
     "tanh": (Tanh, IMAGE, "tanh is an activation that spikes cannot follow", "tanh"),
@@ -293,7 +371,7 @@ MODELS = {
     "batch-dependent control flow": (BatchDependent, IMAGE, "depends on the size of the batch", "batch size"),
     "dropout that is always on": (AlwaysDropout, IMAGE, "dropout is dropout that is always on", "dropout"),
     "leaky relu": (Leaky, IMAGE, "leaky_relu is an activation that spikes cannot follow", "leaky"),
-    "assignment": (Assigned, IMAGE, "item assignment", "assign"),
+    "assignment": (Assigned, IMAGE, "an assignment into a tensor .*torch.cat or F.pad", "assign"),
     "unknown": (Unknown, IMAGE, "an operation that offspike does not know", "unknown"),
     "absolute value": (Absolute, IMAGE, "abs is not linear", "abs"),
     "squeeze, excite, sigmoid": (Excite, IMAGE, "torch.sigmoid is an activation that spikes cannot follow", "excite"),
@@ -311,5 +389,20 @@ MODELS = {
     "made in forward": (MadeInForward, IMAGE, r"self.layer = ReLU\(…\), not in forward", "made"),
     "encoder": (Encoded, IMAGE, r"encoder \(.*TransformerEncoder is softmax attention", "encoder"),
     "pool of the batch": (PoolOfTheBatch, IMAGE, "depends on the size of the batch", "window"),
+    "zeros": (Zeros, IMAGE, _NEW, "zeros"),
+    "zeros of a shape": (ZerosOfAShape, IMAGE, _NEW, "zeros of a shape"),
+    "zeros of the input's size": (ZerosOfTheInput, IMAGE, _NEW, "hidden"),
+    "ones": (Ones, IMAGE, rf"torch.ones is.*{_NEW}.*y.new_ones", "ones"),
+    "full": (Full, IMAGE, rf"torch.full is.*{_NEW}.*y.new_full", "full"),
+    "empty": (Empty, IMAGE, rf"torch.empty is.*{_NEW}", "empty"),
+    "arange": (Places, IMAGE, r"torch.arange is.*self.register_buffer\(", "places"),
+    "arange of the batch": (BatchPlaces, IMAGE, r"torch.arange is.*self.register_buffer\(", "batch places"),
+    "noise": (Noise, IMAGE, "torch.rand is a random tensor.*if self.training", "noise"),
+    "noise like": (NoiseLike, IMAGE, "torch.randn_like is a random tensor.*if self.training", "noise like"),
+    "length": (Length, IMAGE, r"write x.size\(0\)", "length"),
+    "comparison": (OwnRelu, IMAGE, r"gt is not among .*x \* \(x > 0\) is F.relu\(x\)", "comparison"),
+    "maximum of a sequence": (OfASequence, IMAGE, r"AdaptiveMaxPool1d\(1\)", "sequence"),
+    "log sigmoid": (LogSigmoid, IMAGE, "log.?sigmoid is an activation that spikes cannot follow", "log"),
+    "threshold": (Threshold, IMAGE, "threshold is an activation that spikes cannot follow", "threshold"),
     "division": (Divided, IMAGE, "truediv is not linear", "division"),
 }

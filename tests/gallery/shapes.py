@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -221,6 +222,39 @@ class OfTheInput(nn.Module):
         return self.head(F.relu(self.fc(x)))
 
 
+class Made(nn.Module):
+    """Blocks of constants made from a tensor at hand, in every spelling, of spikes and of the image."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2, self.head = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(8, 4, 1), nn.Linear(10, 3)
+
+    def forward(self, x):
+        y = F.relu(self.conv1(x))
+        b, _, h, w = y.shape
+        rows = [y.new_zeros(b, 1, h, w), y.new_ones((b, 1, h, w)), y.new_full((b, 1, h, w), 0.5), x.new_zeros(x.size())]
+        y = F.relu(self.conv2(torch.cat([y, *rows[:3], rows[3][:, :1]], 1))).mean((2, 3))
+        parts = [torch.zeros_like(y[:, :2]), torch.ones_like(y[:, :2]), torch.full_like(y[:, :2], 0.25)]
+        return self.head(torch.cat([y, *parts], 1))
+
+
+class ShapedAs(nn.Module):
+    """Tensors of which only the shape is meant, the shape by ``data``, its product by NumPy."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2, self.head = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 1), nn.Linear(64, 3)
+        self.scale = nn.Parameter(torch.tensor([0.5, 1.0, 2.0, 1.0]).view(4, 1, 1))
+
+    def forward(self, x):
+        y = F.relu(self.conv1(x))
+        b, c, h, w = y.data.size()
+        z = y.view(b, 2, c // 2, h, w).transpose(1, 2).reshape(b, -1).view_as(y)
+        z = z * self.scale.expand_as(z) - z.mean(1, keepdim=True).expand_as(z) + self.scale.expand_as(y)
+        z = F.relu(self.conv2(z))
+        return self.head(z.view(-1, int(np.prod(z.size()[1:]))))
+
+
 class Ensemble(nn.Module):
     """Outputs stacked along a new first axis and averaged over it, slices of a Sequential, a block of zeros."""
 
@@ -242,6 +276,8 @@ MODELS = {
     "constants": (Constants, [(2, 4, 4)]),
     "of the input": (OfTheInput, [(6,)]),
     "ensemble": (Ensemble, [(6,)]),
+    "made": (Made, [(2, 4, 4)]),
+    "shaped as": (ShapedAs, [(2, 4, 4)]),
     "products": (Products, [(6,)]),
     "patches": (Patches, [(3, 8, 8)]),
     "assertive": (Assertive, [(2, 8, 8)]),

@@ -9,35 +9,48 @@ import traceback
 
 from torch import nn
 
+from offspike.capture.factories import FACTORIES, INSTEAD, CaptureError, factory
 from offspike.capture.steps import SIZES, Step, bare, limits, place, read
 from offspike.capture.tracer import Example, Tracer, weight
 from offspike.graph import Graph, GraphNetwork
 
-__all__ = ["SIZES", "Step", "bare", "capture", "captured", "limits", "network", "trace", "weight"]
+__all__ = [
+    "FACTORIES", "INSTEAD", "SIZES", "CaptureError", "Step", "bare", "capture", "captured", "limits", "network",
+    "trace", "weight",
+]  # fmt: skip
 
 
 def trace(model: nn.Module, example: Example = None, *, training: bool = False) -> list[Step]:
     """Every call of ``model``, in order, in eval mode unless ``training``.
 
-    A ValueError names the line that cannot be followed.
+    A CaptureError, which is a ValueError, names the line that cannot be followed.
     """
     before = {module: dict(vars(module)) for module in model.modules()}  # its mode, and what its code may keep on self
     tracer = Tracer(model, example)
     if tracer.is_leaf_module(model, ""):
-        raise ValueError(f"{type(model).__name__} is a single layer: wrap it, nn.Sequential(layer)")
+        raise CaptureError(f"{type(model).__name__} is a single layer", "wrap it, nn.Sequential(layer)")
     try:
         nodes = list(tracer.trace(model.train(training)).nodes)
     except Exception as error:  # the user's own code runs here and may raise anything
-        frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
-        where = place([frame for frame in frames if "site-packages" not in frame[0]]) or place(frames)
-        reason = f"{error}".partition("\n")[0]
-        reason += f" ({where})" if where else ""
-        raise ValueError(f"{type(model).__name__} cannot be captured: {reason}") from error
+        where = place([(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)])
+        raise _refusal(model, error, f" ({where})" if where else "") from error
     finally:
         for module, attributes in before.items():
             vars(module).clear()
             vars(module).update(attributes)
     return read(nodes, model)
+
+
+def _refusal(model: nn.Module, error: Exception, where: str) -> CaptureError:
+    """What to say of an error that the model's own code raised while it was traced."""
+    cannot, name = f"{type(model).__name__} cannot be captured", factory(error)
+    if isinstance(error, CaptureError):
+        return CaptureError(f"{cannot}: {error.what}{where}", error.fix)
+    if name is None:
+        reason = f"{error}".partition("\n")[0]
+        return CaptureError(f"{cannot}: {reason}{where}")
+    what, fix = INSTEAD[FACTORIES[name]]
+    return CaptureError(f"{cannot}: torch.{name} is {what}{where}", fix)
 
 
 def capture(model: nn.Module, example: Example = None) -> Graph:

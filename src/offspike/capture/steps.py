@@ -123,8 +123,8 @@ def _step(node: fx.Node) -> Step:
     target, args = node.target, node.args
     if target is getattr and args[1] in ("shape", "ndim"):
         target, args = str(args[1]), args[:1]
-    elif target is getattr and args[1] == "T":
-        kind, target, args = "method", "t", args[:1]
+    elif target is getattr and args[1] in ("T", "data"):
+        kind, target, args = "method", "t" if args[1] == "T" else "detach", args[:1]
     elif target is getattr:
         target = f"Tensor.{args[1]}"
     if not isinstance(target, str):
@@ -143,7 +143,11 @@ def _plain(value: Any) -> Any:
 
 
 def place(frames: list[tuple[str, int]]) -> str:
-    """The user's own line: the last one outside PyTorch, this package and the loop that runs a graph."""
+    """The user's own line: the last one outside PyTorch, this package and the loop that runs a graph.
+
+    A line of another installed library, as NumPy's, only where there is no other.
+    """
     inside = (str(Path(torch.__file__).parent), str(Path(__file__).parent), inspect.getfile(GraphNetwork))
-    own = [(file, line) for file, line in frames if not file.startswith(inside)]
+    outside = [(file, line) for file, line in frames if not file.startswith(inside)]
+    own = [(file, line) for file, line in outside if "site-packages" not in file] or outside
     return f"{own[-1][0]}, line {own[-1][1]}" if own else ""

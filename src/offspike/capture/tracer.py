@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import math
 import operator
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -12,6 +13,7 @@ from torch import Tensor, fx, nn
 from torch.fx.proxy import Attribute, TraceError
 
 from offspike.activations import Activation
+from offspike.capture.factories import CaptureError
 from offspike.graph import GraphNetwork, map_values
 from offspike.layers import SpikingLayer
 from offspike.leaves import LEAVES
@@ -19,6 +21,7 @@ from offspike.leaves import LEAVES
 __all__ = ["Example", "Tracer", "weight"]
 
 Example = Tensor | tuple[Tensor, ...] | None
+_DATA = "control flow depends on the data: all samples and steps must take the same way"
 
 
 def weight(model: nn.Module) -> Tensor:
@@ -53,7 +56,14 @@ class _Sized:
         return int(self)
 
     def __len__(self) -> int:
-        return int(cast(Any, self).tracer.known(self, len))
+        rows = "len(x) of a tensor is a plain number, the size of the batch: write x.size(0)"
+        return int(cast(Any, self).tracer.known(self, len, of_a_tensor=rows))
+
+    def prod(self, *args: Any, **options: Any) -> Any:
+        """``np.prod(x.shape[1:])`` asks the shape itself, by these names; ``x.prod(1)`` is a tensor's method."""
+        if not args and "out" in options and options.get("axis") is None:
+            return math.prod(cast(Any, self))
+        return cast(Any, self).tracer.create_proxy("call_method", "prod", (self, *args), options)
 
     __int__ = __index__
 
@@ -69,6 +79,9 @@ class _Proxy(_Sized, fx.Proxy):
     __isub__ = _in_place(operator.isub)
     __imul__ = _in_place(operator.imul)
     __itruediv__ = _in_place(operator.itruediv)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise CaptureError("an assignment into a tensor", "build the tensor with torch.cat or F.pad")
 
     def __getattr__(self, k: str) -> Attribute:
         return _Attribute(self, k)
@@ -150,10 +163,12 @@ class Tracer(fx.Tracer):
         except TraceError:
             return iter([operator.getitem(obj, i) for i in range(self.known(obj, len))])
 
-    def known(self, proxy: fx.Proxy, ask: Callable[[Any], Any] = lambda value: value) -> Any:
+    def known(
+        self, proxy: fx.Proxy, ask: Callable[[Any], Any] = lambda value: value, *, of_a_tensor: str = _DATA
+    ) -> Any:
         """``ask`` of a value that is no tensor, the same for any batch; a TraceError where it depends on more.
 
-        What is made of buffers alone may be a tensor, too.
+        What is made of buffers alone may be a tensor, too; of others ``of_a_tensor`` says what is wrong.
         """
         made_of = _made_of(proxy.node)
         constant = all(node.op != "placeholder" for node in made_of)
@@ -168,7 +183,7 @@ class Tracer(fx.Tracer):
         nodes = list(proxy.node.graph.nodes)
         values = [_value(proxy.node, nodes, self.copy, *example) for example in self.examples or []]
         if any(isinstance(value, Tensor) for value in values):
-            raise TraceError("control flow depends on the data: all samples and steps must take the same way")
+            raise TraceError(of_a_tensor)
         first, *others = (ask(value) for value in values)
         if any(other != first for other in others):
             raise TraceError("control flow depends on the size of the batch: a sample must not feel its batch")

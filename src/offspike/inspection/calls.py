@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from offspike.activations import Activation
-from offspike.capture import Step, limits
+from offspike.capture import INSTEAD, Step, limits
 from offspike.graph import refs_in
 from offspike.inspection import sites
 from offspike.inspection.axes import on_the_batch_axis
@@ -63,12 +63,12 @@ def function_obstacle(
         kind = "cap"
     # What is computed from the input alone is the same at every step, linear or not.
     still = states[step.name] == "steady" and (kind == "nonlinear" or name in _STILL)
-    if kind is not None and not still and (not step.constant or kind == "cast"):
+    if kind is not None and not still and (not step.constant or kind == "cast" or kind in INSTEAD):
         return "attention" if kind == "softmax" and _is_attention(step, steps) else kind
     try:
         step.node()
     except ValueError:
-        return "unknown"
+        return "unknown" if kind is None or step.constant else "outside"
     if step.constant:
         return None
     return _misuse(step, states) or ("mixes" if on_the_batch_axis(step, steps, aside) else None)
@@ -87,7 +87,7 @@ def _misuse(step: Step, states: Mapping[str, str]) -> str | None:
     if name in _PRODUCTS and len(moving) > 1:
         return "product"
     beside = [ref for ref in refs_in((args[1:], kwargs)) if states[ref] == "moving"]
-    if name not in LINEAR and name not in _PRODUCTS and beside and args:
+    if name not in LINEAR and name not in _PRODUCTS and name not in sites.SHAPED and beside and args:
         return "nonlinear"
     return "nonlinear" if moving and kwargs.get("rounding_mode") is not None else None
 

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from offspike.capture import FACTORIES, INSTEAD
+
 __all__ = ["ADVICE", "FUNCTIONS", "LINEAR", "MENDED", "MODULES", "PREPARE", "Finding", "check", "refuse"]
 
 
@@ -78,11 +80,17 @@ ADVICE: dict[str, tuple[str, str]] = {
     "nonlinear": ("not linear", _LINEAR),
     "maximum": (
         "a maximum, which is not linear",
-        "max(x, 0) is F.relu(x), and the maximum of a map is nn.AdaptiveMaxPool2d(1): write these so; others must go",
+        "max(x, 0) is F.relu(x), and the maximum of a map is nn.AdaptiveMaxPool2d(1), of a sequence "
+        "nn.AdaptiveMaxPool1d(1): write these so; others must go",
     ),
     "indices": (
         "max-pooling that returns indices",
         "spikes have no one place of the maximum: pool without return_indices, and upsample instead of unpooling",
+    ),
+    "outside": (
+        "not among the operations that a graph holds",
+        "x * (x > 0) is F.relu(x): write it so. What is a matter of the input alone can be computed before the network "
+        "and be an input of its own: forward(self, x, mask), example=(x, mask)",
     ),
     "dictionary": ("an input that is a dictionary", "give its tensors one by one, forward(self, image, mask)"),
     "cast": (
@@ -121,6 +129,7 @@ ADVICE: dict[str, tuple[str, str]] = {
         "layers such as nn.Dropout keep both ways",
     ),
     "write": ("an assignment into a tensor", "build the tensor with torch.cat or F.pad"),
+    **INSTEAD,
     "unknown": (
         "an operation that offspike does not know",
         "write it with the operations that offspike.graph lists; if it is linear in each sample, "
@@ -134,6 +143,7 @@ MODULES: dict[type[nn.Module], str] = {
     **dict.fromkeys((nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d), "pool"),
     **dict.fromkeys((nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU, nn.SELU, nn.CELU, nn.Mish, nn.Softplus), "smooth"),
     **dict.fromkeys((nn.PReLU, nn.LeakyReLU, nn.Hardswish, nn.Hardsigmoid, nn.RReLU, nn.Softsign, nn.GLU), "smooth"),
+    **dict.fromkeys((nn.LogSigmoid, nn.Hardshrink, nn.Softshrink, nn.Tanhshrink), "smooth"),
     **dict.fromkeys((nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm), "norm"),
     **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), "norm"),
     **dict.fromkeys((nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin), "softmax"),
@@ -147,12 +157,13 @@ _NAMES = {
     "relu": "relu relu6",
     "pool": "max_pool1d max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d",
     "smooth": "sigmoid tanh gelu silu elu selu celu mish softplus prelu leaky_relu hardswish hardsigmoid hardtanh "
-    "rrelu softsign glu logsigmoid clamp clip clamp_min",
+    "rrelu softsign glu logsigmoid log_sigmoid hardshrink softshrink tanhshrink _threshold clamp clip clamp_min",
     "norm": "layer_norm group_norm instance_norm local_response_norm normalize rms_norm",
     "softmax": "softmax log_softmax softmin gumbel_softmax",
     "attention": "scaled_dot_product_attention multi_head_attention_forward",
     "nonlinear": "exp log sqrt rsqrt pow abs square sin cos sign min amin argmax topk sort median norm std "
-    "var minimum floor round reciprocal floordiv mod where eq ne lt le gt ge cumprod prod erf logsumexp",
+    "var minimum floor round reciprocal floordiv mod where eq ne lt le gt ge cumprod prod erf logsumexp "
+    "log1p log2 log10 expm1 exp2 ceil trunc frac",
     "maximum": "max amax maximum",
     "indices": "max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices "
     "adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices",
@@ -161,7 +172,7 @@ _NAMES = {
     "cap": "clamp_max",
     "write": "setitem",
 }
-FUNCTIONS: dict[str, str] = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+FUNCTIONS: dict[str, str] = {**FACTORIES, **{name: kind for kind, names in _NAMES.items() for name in names.split()}}
 
 # Linear, or affine: any argument may carry spikes (a product only one of them, anything else only the first).
 LINEAR = frozenset(("add", "iadd", "sub", "isub", "cat", "concat", "stack"))
