@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 import offspike as osp
+from offspike.cli.train import choose_recipe
 from offspike.train import _Run
 from test_cli import run
 
@@ -26,6 +27,12 @@ def _one_thread():
 @pytest.fixture
 def offspike(capsys, monkeypatch):
     return lambda *arguments: run(capsys, monkeypatch, *arguments)
+
+
+def test_steps_are_compiled_on_a_gpu_and_elsewhere_where_that_is_asked_for():
+    made = [choose_recipe("ours", {}, torch.device(d), fast) for d in ("cpu", "cuda") for fast in (None, True, False)]
+    assert [recipe.compile for recipe in made] == [False, True, False, True, True, False]
+    assert [recipe.graph for recipe in made] == [False, False, False, True, True, False]
 
 
 def test_train_then_resume_then_fine_tune(offspike, tmp_path):
