@@ -45,16 +45,17 @@ class Drive:
     dtype: torch.dtype | None = None
     pool: bool = False
 
-    def total(self) -> Tensor:
-        """I(t), ``[T, B, …]``, where it cannot be made on the fly."""
-        total = self.current
+    def total(self, steps: int | None = None) -> Tensor:
+        """I(t), ``[T, B, …]``, where it cannot be made on the fly; of the first ``steps`` alone, if that is enough."""
+        steps = self.steps if steps is None else min(steps, self.steps)
+        total = self.current[:steps]
         if self.beside is not None or self.bias is not None:
             total = total.to(ops.state_dtype(total))
         if self.beside is not None:
-            total = total + self.beside.to(total.dtype) * cast(Tensor, self.gain).to(total)
+            total = total + self.beside[:steps].to(total.dtype) * cast(Tensor, self.gain).to(total)
         if self.bias is not None:
             total = total + self.bias.to(total)
-        return total.expand(self.steps, *total.shape[1:])
+        return total.expand(steps, *total.shape[1:])
 
     def write(self, spikes: Tensor, theta: Tensor) -> Tensor:
         """Spikes ``[T, B, …]`` of a neuron as they are wanted."""
@@ -116,7 +117,7 @@ def run(
     if isinstance(policy, Constant):
         v0 = torch.as_tensor(theta, dtype=ops.state_dtype(drive.current), device=drive.current.device) * policy.fraction
     elif policy is not None and not alone(policy, drive.current):
-        v0 = policy(drive.total(), theta)
+        v0 = policy(drive.total(max(policy.rho, 1)), theta)
     flat = ops.flatten(drive.current, theta, v0)
     held = len(drive.current) == 1 and drive.steps > 1
     # A threshold, or what was made of one, may lie elsewhere or be narrower than the state.
