@@ -15,7 +15,7 @@ methods graph
 capture layers pooling
 inspection folding arithmetic
 fast
-schedules
+schedules inputs outputs
 network latency datasets fanout
 surgery report checkpoint energy exits
 prepare convert record pool_errors exchange
