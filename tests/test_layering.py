@@ -6,7 +6,7 @@ from pathlib import Path
 import offspike
 
 ROWS = """
-equations clock distributed atomic preprocess storage catalogue fit timing
+equations clock distributed atomic preprocess storage catalogue fit timing arguments
 ops
 activations
 neurons initial leaves thresholds corrections

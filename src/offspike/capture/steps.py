@@ -143,7 +143,8 @@ def _plain(value: Any) -> Any:
 
 
 def place(frames: list[tuple[str, int]]) -> str:
-    """The user's own line: the last one outside PyTorch, this package and the loop that runs a graph."""
-    inside = (str(Path(torch.__file__).parent), str(Path(__file__).parent), inspect.getfile(GraphNetwork))
+    """The user's own line: the last one outside PyTorch, this package and what runs a graph."""
+    running = inspect.getfile(GraphNetwork), inspect.getfile(map_values)
+    inside = (str(Path(torch.__file__).parent), str(Path(__file__).parent), *running)
     own = [(file, line) for file, line in frames if not file.startswith(inside)]
     return f"{own[-1][0]}, line {own[-1][1]}" if own else ""
