@@ -6,7 +6,7 @@ from pathlib import Path
 import offspike
 
 ROWS = """
-equations clock distributed atomic preprocess storage catalogue fit timing arguments
+equations clock distributed atomic preprocess storage catalogue fit timing arguments hooks
 ops
 activations
 neurons initial leaves thresholds corrections
