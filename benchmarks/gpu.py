@@ -198,9 +198,7 @@ def layers(options: Any) -> str:
         found = bench.by_layer(snn, x, steps=steps, roofs=roofs)
         rows += [{"network": name, **row} for row in found]
         text += f"{name} T={steps}, of its roof:\n"
-        text += (
-            "\n".join(f"{r['kind']:12} {r['us']:9.3f} {r['of_roof']:5.0%}" for r in bench.summary(found, roofs)) + "\n"
-        )
+        text += "\n".join(f"{r['kind']:12} {r['us']:9.3f} {r['of_roof']:5.0%}" for r in bench.summary(found)) + "\n"
         bench.save(options.out / "layers.csv", rows)
         if options.quick:
             break

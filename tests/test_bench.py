@@ -34,7 +34,7 @@ def test_a_roof_is_the_slower_of_the_two():
     roofs = Roofs(operations=10.0, bytes=2.0)
     assert roofs.bound(20, 2) == 2
     assert roofs.bound(20, 8) == 4
-    sums = bench.summary([{"kind": "a", "us": 1.0, "of_roof": 0.5}, {"kind": "b", "us": 3.0, "of_roof": 1.0}], roofs)
+    sums = bench.summary([{"kind": "a", "us": 1.0, "of_roof": 0.5}, {"kind": "b", "us": 3.0, "of_roof": 1.0}])
     assert sums[-1] == {"kind": "all", "us": 4.0, "of_roof": 3.5 / 4}
 
 

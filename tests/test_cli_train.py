@@ -10,7 +10,7 @@ from PIL import Image
 
 import offspike as osp
 from offspike.cli.train import choose_recipe
-from offspike.train import _Run
+from offspike.training.run import Run
 from test_cli import run
 
 QUICK = ("--data", "digits", "--net", "small", "--epochs", 2, "--batch", 128, "--augment", "none", "--ema", 0)
@@ -88,7 +88,7 @@ def test_after_a_loss_that_is_not_finite_the_saved_weights_begin_another_trainin
     first, second = tmp_path / "first", tmp_path / "second"
     with monkeypatch.context() as change:
         change.setattr("offspike.train.Recipe.rate", lambda self, step, steps: 1e30 if step > 11 else 0.01)
-        change.setattr("offspike.train._Run.epochs", lambda self, *_, run=_Run.epochs: run(self, 0.0, None))
+        change.setattr("offspike.training.run.Run.epochs", lambda self, *_, run=Run.epochs: run(self, 0.0, None))
         code, _, err = offspike("train", *QUICK, "--clip-mean", 0, "--out", first)
     said = "".join(err.split())
     assert code == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 import offspike
 
 ROWS = """
-equations clock distributed atomic preprocess storage catalogue fit timing
+equations clock distributed atomic preprocess storage catalogue fit timing arguments hooks
 ops
 activations
 neurons initial leaves thresholds corrections
@@ -15,7 +15,7 @@ methods graph
 capture layers pooling
 inspection folding arithmetic
 fast
-schedules
+schedules inputs outputs
 network latency datasets fanout
 surgery report checkpoint energy exits
 prepare convert record pool_errors exchange

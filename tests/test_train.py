@@ -19,9 +19,10 @@ from torch import nn
 
 from offspike.activations import QCFS, ClippedReLU
 from offspike.datasets import DataError, Dataset, load
-from offspike.train import CHECKPOINT, LOG, Recipe, TrainingError, accuracy, log_lines, progress, train
+from offspike.train import Recipe, TrainingError, accuracy, log_lines, progress, train
 from offspike.training import snapshot
 from offspike.training.feed import MemoryFeed, StreamFeed, epoch_seed
+from offspike.training.run import CHECKPOINT, LOG
 from offspike.training.sgd import SGD
 from offspike.training.start import begin_from, weights_of
 from offspike.training.step import floors
@@ -266,10 +267,12 @@ def test_a_bad_test_set_does_not_cost_the_last_epoch(digits, tmp_path, monkeypat
     expected = train(network(), data, recipe, test=test).history[-1]
     if bad:
         with monkeypatch.context() as broken:
-            broken.setattr("offspike.train.accuracy", lambda *_: (_ for _ in ()).throw(DataError("7.png has vanished")))
+            broken.setattr(
+                "offspike.training.run.accuracy", lambda *_: (_ for _ in ()).throw(DataError("7.png has vanished"))
+            )
             with pytest.raises(DataError, match="vanished"):
                 train(network(), data, recipe, test=test, folder=tmp_path)
-        monkeypatch.setattr("offspike.train.Step.__call__", lambda *_: pytest.fail("the epoch was lost"))
+        monkeypatch.setattr("offspike.training.run.Step.__call__", lambda *_: pytest.fail("the epoch was lost"))
     result = train(network(), data, recipe, test=test, folder=tmp_path)
     lines = [json.loads(line) for line in (tmp_path / LOG).read_text().splitlines()]
     assert list(result.history) == lines == snapshot.read(tmp_path / CHECKPOINT).history

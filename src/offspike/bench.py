@@ -120,7 +120,7 @@ def _needs(node: Node, model: nn.Module, taken: list[Any], made: Any) -> Row:
     return {"layer": node.target, "kind": kind, "operations": operations, "bytes": moved}
 
 
-def summary(rows: Sequence[Row], roofs: Roofs) -> list[Row]:
+def summary(rows: Sequence[Row]) -> list[Row]:
     """The rows of ``by_layer`` summed by kind, and all of them."""
     found = []
     for kind in [*dict.fromkeys(row["kind"] for row in rows), "all"]:

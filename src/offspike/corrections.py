@@ -8,7 +8,7 @@ A correction is a small frozen value, called with the spiking network (which it 
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -20,6 +20,7 @@ from torch.func import functional_call
 from offspike.activations import Activation
 from offspike.clock import active_clock
 from offspike.equations import qcfs
+from offspike.hooks import after
 
 __all__ = ["CORRECTIONS", "Bias", "Correction", "HalfStep", "Potential", "Progress", "Weights"]
 
@@ -196,15 +197,10 @@ class _Chain:
         finally:
             self._rests = False
 
-    @contextmanager
-    def watching(self, model: nn.Module) -> Iterator[None]:
-        with ExitStack() as stack:
-            for module in model.modules():
-                if isinstance(module, LINEAR + NORMS):
-                    stack.callback(module.register_forward_hook(self._see).remove)
-            yield
+    def watching(self, model: nn.Module) -> AbstractContextManager[None]:
+        return after({n: m for n, m in model.named_modules() if isinstance(m, LINEAR + NORMS)}, self._see)
 
-    def _see(self, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+    def _see(self, name: str, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         if self._rests:
             return
         if isinstance(module, LINEAR):
@@ -227,19 +223,16 @@ def _correcting(
     answers = _activations(ann, x)
     done: list[str] = []
 
-    def look(name: str, layer: Any, current: Tensor, output: Tensor) -> Tensor | None:
+    def look(name: str, layer: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
         if not active_clock().phase.final:
             return None
-        output = correct(layer, current, output, answers.pop(name))
+        output = correct(layer, args[0], output, answers.pop(name))
         done.append(name)
         if progress is not None:
             progress(len(done), len(snn.layers))
         return output
 
-    with ExitStack() as stack:
-        for name, layer in snn.layers.items():
-            hook = layer.register_forward_hook(lambda m, args, out, name=name: look(name, m, args[0], out))
-            stack.callback(hook.remove)
+    with after(snn.layers, look):
         yield
 
 
@@ -247,10 +240,9 @@ def _correcting(
 def _activations(ann: nn.Module, x: Tensor) -> dict[str, Tensor]:
     ann = deepcopy(ann).eval()
     answers: dict[str, Tensor] = {}
-    for name, module in ann.named_modules():
-        if isinstance(module, Activation):
-            module.register_forward_hook(lambda m, args, out, name=name: answers.update({name: out}))
-    ann(x)
+    activations = {name: m for name, m in ann.named_modules() if isinstance(m, Activation)}
+    with after(activations, lambda name, m, args, out: answers.update({name: out})):
+        ann(x)
     return answers
 
 

@@ -19,7 +19,7 @@ shortcut.
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
@@ -33,6 +33,7 @@ from offspike.capture import captured
 from offspike.clock import active_clock
 from offspike.fanout import Wiring, fan_out, wired
 from offspike.graph import GraphNetwork
+from offspike.hooks import after
 from offspike.latency import Cost, cost
 from offspike.layers import SpikingLayer
 from offspike.network import SpikingNetwork
@@ -216,14 +217,13 @@ def _metering(snn: SpikingNetwork) -> Iterator[_Meter]:
         )
         warnings.warn(message, stacklevel=5)
     meter = _Meter(network)
-    with ExitStack() as stack:
-        for name, module in snn.model.named_modules():
-            if isinstance(module, SYNAPSES):
-                hook = module.register_forward_hook(lambda m, args, out, name=name: meter.seen(name, args[0]))
-                stack.callback(hook.remove)
-            elif isinstance(module, SpikingLayer | GatedMaxPool):
-                hook = module.register_forward_hook(lambda m, args, out, name=name: meter.sent(name, out))
-                stack.callback(hook.remove)
+    modules = dict(snn.model.named_modules())
+    synapses = {name: m for name, m in modules.items() if isinstance(m, SYNAPSES)}
+    senders = {name: m for name, m in modules.items() if isinstance(m, SpikingLayer | GatedMaxPool)}
+    with (
+        after(synapses, lambda name, m, args, out: meter.seen(name, args[0])),
+        after(senders, lambda name, m, args, out: meter.sent(name, out)),
+    ):
         yield meter
 
 

@@ -16,6 +16,7 @@ from offspike.clock import active_clock
 from offspike.fast.precision import Precision, check_precision
 from offspike.fit import Fit
 from offspike.graph import map_values, values_in
+from offspike.inputs import attempt
 from offspike.layers import SpikingLayer
 from offspike.network import SpikingNetwork
 from offspike.report import Report
@@ -93,7 +94,7 @@ class _Sums:
         result: dict[Any, Tensor] = {("spikes", name): torch.cat(counts) for name, counts in found.items()}
         result["correct"] = right.sum(1)
         result["bad"] = answers.new_zeros(1) + _undefined(outputs)
-        plain = None if self.ann is None else self.ann(*some)
+        plain = None if self.ann is None else attempt(self.ann, some)
         if plain is not None:
             once = map_values(plain, lambda leaf: leaf[None] if isinstance(leaf, Tensor) else leaf)
             expected, good = _score(once, target, self.metric)

@@ -10,11 +10,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Any, Literal, Self, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from offspike.arguments import Ref, decode, encode, fill, map_values, refs_in, values_in
 
 __all__ = [
     "FUNCTIONS", "METHODS", "Graph", "GraphNetwork", "Kind", "Node", "Ref", "fill", "map_values", "refs_in",
@@ -22,7 +24,6 @@ __all__ = [
 ]  # fmt: skip
 
 Kind = Literal["input", "module", "function", "method", "attribute", "output"]
-V = TypeVar("V")
 
 
 def _shape(x: Any) -> Any:
@@ -63,13 +64,6 @@ METHODS = frozenset(
     | _table("", Tensor, "clamp_min clamp_min_ clamp_max clip clip_ float t index_select bmm mm new_zeros new_ones")
     | _table("", Tensor, "new_full " + _NONLINEAR)
 )
-
-
-@dataclass(frozen=True)
-class Ref:
-    """The value of an earlier node, as an argument."""
-
-    name: str
 
 
 @dataclass(frozen=True)
@@ -154,8 +148,8 @@ class Graph:
         """Plain lists, dictionaries, strings and numbers."""
         return [
             {"name": node.name, "kind": node.kind, "target": node.target}
-            | ({"args": [_encode(value) for value in node.args]} if node.args else {})
-            | ({"kwargs": {key: _encode(value) for key, value in node.kwargs.items()}} if node.kwargs else {})
+            | ({"args": [encode(value) for value in node.args]} if node.args else {})
+            | ({"kwargs": {key: encode(value) for key, value in node.kwargs.items()}} if node.kwargs else {})
             for node in self.nodes
         ]
 
@@ -165,8 +159,8 @@ class Graph:
         try:
             nodes = []
             for entry in data:
-                args = tuple(_decode(value) for value in entry.get("args", []))
-                kwargs = {key: _decode(value) for key, value in entry.get("kwargs", {}).items()}
+                args = tuple(decode(value) for value in entry.get("args", []))
+                kwargs = {key: decode(value) for key, value in entry.get("kwargs", {}).items()}
                 nodes.append(Node(entry["name"], entry["kind"], entry["target"], args, kwargs))
             return cls(tuple(nodes))
         except (AttributeError, KeyError, TypeError, RecursionError) as error:
@@ -237,66 +231,3 @@ class GraphNetwork(nn.Module):
                 owner.register_buffer(name, leaf)
         except KeyError as error:
             raise ValueError(f"{path!r} cannot be the name of a layer, rename it: {error.args[0]}") from error
-
-
-def map_values(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """``leaf`` of every value in nested arguments."""
-    if isinstance(value, tuple):
-        return tuple(map_values(item, leaf) for item in value)
-    if isinstance(value, list):
-        return [map_values(item, leaf) for item in value]
-    if isinstance(value, dict):
-        return {key: map_values(item, leaf) for key, item in value.items()}
-    if isinstance(value, slice):
-        return slice(map_values(value.start, leaf), map_values(value.stop, leaf), map_values(value.step, leaf))
-    return leaf(value)
-
-
-def values_in(value: Any, kind: type[V]) -> list[V]:
-    """Every value of type ``kind`` in nested arguments, in order."""
-    found: list[V] = []
-    map_values(value, lambda leaf: found.append(leaf) if isinstance(leaf, kind) else None)
-    return found
-
-
-def refs_in(value: Any) -> tuple[str, ...]:
-    """The names of the nodes whose values stand in nested arguments."""
-    return tuple(ref.name for ref in values_in(value, Ref))
-
-
-def fill(value: Any, values: Mapping[str, Any]) -> Any:
-    """Nested arguments with the values of nodes in the place of their names."""
-    return map_values(value, lambda leaf: values[leaf.name] if isinstance(leaf, Ref) else leaf)
-
-
-def _encode(value: Any) -> Any:
-    if isinstance(value, Ref):
-        return {"node": value.name}
-    if isinstance(value, list):
-        return [_encode(item) for item in value]
-    if isinstance(value, tuple):
-        return {"tuple": [_encode(item) for item in value]}
-    if isinstance(value, slice):
-        return {"slice": [_encode(item) for item in (value.start, value.stop, value.step)]}
-    if isinstance(value, dict):
-        return {"dict": [[key, _encode(item)] for key, item in value.items()]}
-    return {"ellipsis": None} if value is ... else value
-
-
-def _decode(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_decode(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    match [*value.items()]:
-        case [("node", str(name))]:
-            return Ref(name)
-        case [("tuple", list(items))]:
-            return tuple(_decode(item) for item in items)
-        case [("slice", [start, stop, step])]:
-            return slice(_decode(start), _decode(stop), _decode(step))
-        case [("dict", list(items))]:
-            return {key: _decode(item) for key, item in items}
-        case [("ellipsis", None)]:
-            return ...
-    raise ValueError(f"{value!r} is not an argument")

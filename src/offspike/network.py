@@ -6,7 +6,7 @@ from typing import Any, Protocol, Self, cast
 import torch
 from torch import Tensor, nn
 
-from offspike import schedules
+from offspike import outputs, schedules
 from offspike.capture import capture
 from offspike.clock import Clock, Phase
 from offspike.fast.parts import in_fixed_point
@@ -15,7 +15,8 @@ from offspike.fast.precision import Precision, arithmetic, check_precision
 from offspike.fast.replay import Replays, worth
 from offspike.fast.whole import check_run
 from offspike.folding import blanks, known_shapes, stand_in
-from offspike.graph import Graph, GraphNetwork, Node, Ref, map_values, values_in
+from offspike.graph import Graph, GraphNetwork, map_values
+from offspike.inputs import attempt, check_call, not_finite
 from offspike.inspection.batch import mixed
 from offspike.inspection.obstacles import refuse
 from offspike.layers import SpikingLayer
@@ -38,10 +39,6 @@ class Proven(Protocol):
 
 
 Heard = Callable[[SpikingLayer, Tensor], None]
-
-
-# How PyTorch and oneDNN say that main memory is used up; there is no error of its own for it.
-NO_ROOM = ("DefaultCPUAllocator", "could not create a primitive")
 
 
 class SpikingNetwork(nn.Module):
@@ -103,7 +100,7 @@ class SpikingNetwork(nn.Module):
         """
         if steps is None and inputs and isinstance(inputs[-1], int):
             *inputs, steps = inputs  # type: ignore[assignment]
-        self._check_call(inputs, steps, piece)
+        check_call(inputs, steps, piece, shape=self.input_shape)
         self._check_apart(inputs)
         total = cast(int, steps)
         plan, replays = self.prepared()
@@ -130,7 +127,7 @@ class SpikingNetwork(nn.Module):
                 f"this network {what}, so one pass may answer otherwise than its spikes. "
                 "osp.snap(ann, …), convert with osp.methods.exact(rho=L), then osp.certify(ann, snn, loader)"
             )
-        self._check_call(inputs, 1, None)
+        check_call(inputs, 1, None, shape=self.input_shape)
         self._check_covered(self.certificate)
         with torch.no_grad(), arithmetic(self.precision):
             out = self._pass(self._run, inputs, Clock(1, len(inputs[0]), schedules.Count()))
@@ -151,29 +148,18 @@ class SpikingNetwork(nn.Module):
         self, run: Callable[..., Any], inputs: Sequence[Tensor], steps: int, piece: int | None, heard: Heard | None
     ) -> Any:
         """All passes that the schedule asks for."""
-        bad = _not_finite(inputs)
+        bad = not_finite(inputs)
 
         def one_pass(horizon: int, phase: Phase, carry: dict[Any, Tensor] | None) -> Any:
             return self._pass(run, inputs, Clock(horizon, len(inputs[0]), phase, carry, heard), bad)
 
-        return _finish(schedules.run(self.method, steps, one_pass, piece=piece), steps)
+        return outputs.joined(schedules.run(self.method, steps, one_pass, piece=piece), steps)
 
     def _pass(self, run: Callable[..., Any], inputs: Sequence[Tensor], clock: Clock, bad: Tensor | None = None) -> Any:
         """What the model returns at each step of the clock, ``[T, B, …]``; ``bad``, if any, is added to each sample."""
-
-        def unfold(leaf: Any, rows: bool) -> Any:
-            if not isinstance(leaf, Tensor):
-                return leaf
-            if not rows:
-                return clock.repeat(leaf)
-            out = clock.unfold(leaf)
-            return out if bad is None else out + bad.to(out.dtype).view(1, -1, *[1] * (out.ndim - 2))
-
         with clock.ticking():
             given = [clock.fold(clock.hold(x)) for x in inputs] if self.repeat_input else list(inputs)
-            out = self._try(run, given)
-            rows = iter(_each_leaf(out, self._rows))
-            return map_values(out, lambda leaf: unfold(leaf, next(rows)))
+            return outputs.over_time(attempt(run, given), self._rows, clock, bad)
 
     def _run(self, *inputs: Tensor) -> Any:
         """The model itself, layer by layer."""
@@ -185,17 +171,6 @@ class SpikingNetwork(nn.Module):
         """What the model itself computes in: TF32 would round its weights, and has nothing to round in fixed point."""
         rounded = self.precision == "tf32" and not in_fixed_point(self.model)
         return "exact32" if rounded else self.precision
-
-    def _try(self, run: Callable[..., Any], inputs: Sequence[Tensor]) -> Any:
-        try:
-            return run(*inputs)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            if any(words in str(error) for words in NO_ROOM):
-                raise torch.OutOfMemoryError(str(error)) from error
-            shapes = " and ".join(f"[{_sizes(x.shape)}]" for x in inputs)
-            raise ValueError(f"the model does not take inputs of shape {shapes}: {error}") from error
 
     def prepared(self) -> tuple[Plan | None, Replays]:
         """The plan for the network as it is now; None where it has none, or where hooks want to see the layers."""
@@ -231,8 +206,7 @@ class SpikingNetwork(nn.Module):
             graph = self.model.graph if isinstance(self.model, GraphNetwork) else self._capture()
         except ValueError:  # its code cannot be followed: convert has warned of that
             return True
-        common = _common(graph, self.model)
-        return map_values(graph.nodes[-1].args[0], lambda leaf: isinstance(leaf, Ref) and leaf.name not in common)
+        return outputs.rows(graph, self.model)
 
     def _make_plan(self) -> Plan | None:
         try:
@@ -263,37 +237,14 @@ class SpikingNetwork(nn.Module):
             raise ValueError("a spiking network is not trained: train the ANN, then convert it")
         return super().train(mode)
 
-    def _check_call(self, inputs: Any, steps: int | None, piece: int | None) -> None:
-        if steps is None or not inputs:
-            raise TypeError("a spiking network takes its input and the number of time-steps: snn(x, steps=8)")
-        for name, value in (("steps", steps), ("piece", piece)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be >= 1, got {value}")
-        for x in inputs:
-            self._check(x, alone=len(inputs) == 1)
-        if len({len(x) for x in inputs}) > 1:
-            raise ValueError(f"all inputs are batches of one size, got {', '.join(str(len(x)) for x in inputs)}")
-
     def _check_apart(self, inputs: Sequence[Tensor]) -> None:
         """Refuse a model that mixes samples of these shapes: time lies on their axis, and would be mixed with them."""
         shapes = tuple(tuple(x.shape[1:]) for x in inputs)
         if shapes in self._apart or torch.compiler.is_compiling():
             return
         with arithmetic("exact32"):
-            refuse(self._try(lambda *given: mixed(self.model, shapes), inputs))
+            refuse(attempt(lambda *given: mixed(self.model, shapes), inputs))
         self._apart |= {shapes}
-
-    def _check(self, x: Tensor, *, alone: bool) -> None:
-        if not isinstance(x, Tensor):
-            raise TypeError(f"the input must be a tensor, got {type(x).__name__}")
-        if not x.is_floating_point():
-            raise TypeError(f"the input must be floating point, got {x.dtype}: scale images first, x.float() / 255")
-        if x.ndim < 2 or len(x) < 1:
-            raise ValueError(f"the input must be a batch [B, …] with B >= 1, got shape {tuple(x.shape)}")
-        if alone and self.input_shape is not None and tuple(x.shape[1:]) != tuple(self.input_shape):
-            raise ValueError(f"this network takes inputs [B, {_sizes(self.input_shape)}], got [{_sizes(x.shape)}]")
-        if x.device.type == "cpu" and not bool(x.isfinite().all()):  # elsewhere looking would stall a queue
-            raise ValueError("the input holds NaN or infinite values")
 
 
 class _Same:
@@ -306,58 +257,3 @@ class _Same:
         return isinstance(other, _Same) and self.it is other.it
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def _common(graph: Graph, model: nn.Module) -> set[str]:
-    """The nodes that have nothing to do with samples: parameters, sizes but the batch's, and what is made of them."""
-    common: set[str] = set()
-    nodes = {node.name: node for node in graph.nodes}
-    for node in graph.nodes:
-        neuron = node.kind == "module" and isinstance(model.get_submodule(node.target), SpikingLayer)
-        made = node.kind != "input" and not neuron and common.issuperset(node.refs)
-        if made or (node.kind in ("function", "method") and _is_a_size(node, nodes)):
-            common.add(node.name)
-    return common
-
-
-def _is_a_size(node: Node, nodes: dict[str, Node]) -> bool:
-    """Whether a node asks how large samples are: ``x.size(1)``, ``x.shape[2:]``, ``x.ndim``; not how many."""
-    if node.target in ("ndim", "dim"):
-        return True
-    owner = nodes[node.args[0].name] if node.target == "operator.getitem" and isinstance(node.args[0], Ref) else node
-    if owner.kind not in ("function", "method") or owner.target not in ("size", "shape"):
-        return False
-    axis = node.kwargs.get("dim", *node.args[1:2])
-    first = axis.start if isinstance(axis, slice) else axis
-    return isinstance(first, int) and (first > 0 or axis == -1)
-
-
-def _each_leaf(out: Any, rows: Any) -> list[bool]:
-    """``rows``, which holds one value where ``out`` may hold a list of tensors, for every leaf of ``out``."""
-    if isinstance(rows, bool):
-        return [rows] * len(values_in(out, object))
-    pairs = [(out[key], rows[key]) for key in out] if isinstance(rows, dict) else zip(out, rows, strict=True)
-    return [leaf for pair in pairs for leaf in _each_leaf(*pair)]
-
-
-def _not_finite(inputs: Sequence[Tensor]) -> Tensor | None:
-    """For each sample 0, or NaN where its input is not finite; None on a CPU, which refuses such inputs."""
-    if inputs[0].device.type == "cpu":
-        return None
-    return cast(Tensor, sum((x * 0).flatten(1).sum(1) for x in inputs))
-
-
-def _finish(pieces: list[Any], steps: int) -> Any:
-    """The first ``steps`` steps of all pieces."""
-
-    def finish(*leaves: Any) -> Any:
-        if not isinstance(leaves[0], Tensor):
-            return leaves[0]
-        return (leaves[0] if len(leaves) == 1 else torch.cat(leaves))[:steps]
-
-    rest = [iter(values_in(piece, object)) for piece in pieces[1:]]
-    return map_values(pieces[0], lambda leaf: finish(leaf, *(next(leaves) for leaves in rest)))
-
-
-def _sizes(shape: tuple[int, ...]) -> str:
-    return ", ".join(str(size) for size in shape)

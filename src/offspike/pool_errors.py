@@ -8,7 +8,7 @@ An ANN's max-pool gives ``max_i r_i`` of the rates r in a window. What a spiking
 - *naive* (the max-pool left as it is): ``1/T Σ_t max_i x_i(t)``, never less than ``max_i r_i``. ``convert`` refuses it.
 """
 
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from offspike.activations import QCFS, Activation
 from offspike.clock import active_clock
 from offspike.convert import convert
+from offspike.hooks import after
 from offspike.methods import exact
 from offspike.pooling import GatedMaxPool, average
 from offspike.prepare import init_thresholds, prepare
@@ -56,15 +57,11 @@ def pool_errors(model: nn.Module, x: Tensor | tuple[Tensor, ...], *, steps: int 
     snn = convert(ann, exact(steps), example=x)
     errors: list[PoolError] = []
 
-    def look(name: str, pool: GatedMaxPool, seen: Tensor, sent: Tensor) -> None:
+    def look(name: str, pool: GatedMaxPool, args: tuple[Tensor, ...], sent: Tensor) -> None:
         over_time = (lambda value: value[None]) if pool.steady else active_clock().unfold
-        errors.extend(_errors(name, pool, over_time(seen), over_time(sent)))
+        errors.extend(_errors(name, pool, over_time(args[0]), over_time(sent)))
 
-    with ExitStack() as stack:
-        for name, module in snn.model.named_modules():
-            if isinstance(module, GatedMaxPool):
-                hook = module.register_forward_hook(lambda m, args, out, name=name: look(name, m, args[0], out))
-                stack.callback(hook.remove)
+    with after({name: m for name, m in snn.model.named_modules() if isinstance(m, GatedMaxPool)}, look):
         snn(*(x if isinstance(x, tuple) else (x,)), steps=steps)
     return errors
 

@@ -2,8 +2,6 @@
 
 import inspect
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from typing import Literal, get_args
 
@@ -13,6 +11,7 @@ from torch import Tensor, nn
 from offspike.activations import Activation, Bounded, ClippedReLU, Rectifier
 from offspike.capture import Step, trace, weight
 from offspike.folding import copy_of, put, remember_shapes, stand_in
+from offspike.hooks import before
 from offspike.inspection import sites
 from offspike.inspection.mixing import alike, random_inputs
 from offspike.inspection.obstacles import MENDED, check
@@ -181,8 +180,7 @@ def init_thresholds(
     if not 0 < quantile <= 1:
         raise ValueError(f"quantile must be in (0, 1], got {quantile}")
 
-    def measure(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        assert isinstance(module, Bounded)
+    def measure(name: str, module: Bounded, inputs: tuple[Tensor, ...]) -> None:
         x = inputs[0].detach().float()
         if rule is not None:
             lam = once(rule, x.clamp(0, module.cap))
@@ -193,7 +191,7 @@ def init_thresholds(
         dtype = module.log2_lam.dtype
         module.set_threshold(lam.clamp(min=floor).clamp(max=module.cap)).to(dtype)
 
-    with _before_each(ann, measure):
+    with before({name: m for name, m in ann.named_modules() if isinstance(m, Bounded)}, measure):
         ann(*(batch if isinstance(batch, tuple) else (batch,)))
     return ann
 
@@ -203,13 +201,3 @@ def _quantile(rows: Tensor, quantile: float) -> Tensor:
     rows = rows[:, :: max(1, rows.shape[1] // SAMPLE)]
     rank = min(rows.shape[1], max(1, round(quantile * rows.shape[1])))
     return rows.sort(1).values[:, rank - 1]
-
-
-@contextmanager
-def _before_each(ann: nn.Module, measure: object) -> Iterator[None]:
-    hooks = [m.register_forward_pre_hook(measure) for m in ann.modules() if isinstance(m, Bounded)]  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from offspike.activations import Activation
 from offspike.clock import active_clock
 from offspike.equations import qcfs
+from offspike.hooks import after
 from offspike.layers import SpikingLayer
 from offspike.network import SpikingNetwork
 
@@ -101,20 +102,17 @@ class LayerRecord:
 @contextmanager
 def record(snn: SpikingNetwork, *, reference: nn.Module | None = None) -> Iterator[dict[str, LayerRecord]]:
     """Watch ``snn`` inside a ``with`` block; yields a record for each spiking layer, by name."""
-    names = {layer: name for name, layer in snn.layers.items()}
-    records = {name: LayerRecord() for name in names.values()}
+    records = {name: LayerRecord() for name in snn.layers}
     answers: dict[str, tuple[Tensor, Tensor]] = {}
 
     @torch.no_grad()
     def ask(ann: nn.Module, args: tuple[Any, ...]) -> None:
         ann(*(x for x in args if isinstance(x, Tensor)))  # without the steps
 
-    def keep(name: str, args: tuple[Tensor, ...], output: Tensor) -> None:
+    def keep(name: str, activation: Activation, args: tuple[Tensor, ...], output: Tensor) -> None:
         answers[name] = (args[0], output)
 
-    def judge(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        assert isinstance(layer, SpikingLayer)
-        name = names[layer]
+    def judge(name: str, layer: SpikingLayer, args: tuple[Tensor, ...], output: Tensor) -> None:
         _judge(records[name], layer, args[0], output, answers.get(name))
 
     with ExitStack() as stack:
@@ -123,11 +121,9 @@ def record(snn: SpikingNetwork, *, reference: nn.Module | None = None) -> Iterat
             activations = {n: m for n, m in ann.named_modules() if isinstance(m, Activation)}
             if set(activations) != set(records):
                 raise ValueError("the reference must be the ANN that was converted: its activations have other names")
-            for name, module in activations.items():
-                module.register_forward_hook(lambda m, args, out, name=name: keep(name, args, out))
+            stack.enter_context(after(activations, keep))
             stack.callback(snn.register_forward_pre_hook(lambda m, args: ask(ann, args)).remove)
-        for layer in names:
-            stack.callback(layer.register_forward_hook(judge).remove)
+        stack.enter_context(after(snn.layers, judge))
         yield records
 
 

@@ -11,7 +11,6 @@ most 1/2048 of the row's maximum for a channel, 1/8192 for a layer.
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from offspike.activations import Activation
+from offspike.hooks import before
 
 __all__ = ["RULES", "Learned", "LeastError", "Maximum", "Percentile", "Rule", "Seen", "measure", "once"]
 
@@ -181,15 +181,11 @@ def measure(ann: nn.Module, rule: Rule, batches: Iterable[Tensor]) -> dict[str, 
     seen: dict[str, Seen] = {}
     images = 0
 
-    def look(name: str, module: Activation, z: Tensor) -> None:
-        value = z.detach().float()
+    def look(name: str, module: Activation, inputs: tuple[Tensor, ...]) -> None:
+        value = inputs[0].detach().float()
         seen.setdefault(name, Seen(rule.per)).add(torch.minimum(value.clamp(min=0), module.lam.to(value.device)))
 
-    with ExitStack() as stack:
-        for name, module in ann.named_modules():
-            if isinstance(module, Activation):
-                hook = module.register_forward_pre_hook(lambda m, args, name=name: look(name, m, args[0]))
-                stack.callback(hook.remove)
+    with before({name: m for name, m in ann.named_modules() if isinstance(m, Activation)}, look):
         for x in _in_parts(batches):
             ann(x)
             images += len(x)

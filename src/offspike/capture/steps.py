@@ -143,11 +143,12 @@ def _plain(value: Any) -> Any:
 
 
 def place(frames: list[tuple[str, int]]) -> str:
-    """The user's own line: the last one outside PyTorch, this package and the loop that runs a graph.
+    """The user's own line: the last one outside PyTorch, this package and what runs a graph.
 
     A line of another installed library, as NumPy's, only where there is no other.
     """
-    inside = (str(Path(torch.__file__).parent), str(Path(__file__).parent), inspect.getfile(GraphNetwork))
+    running = inspect.getfile(GraphNetwork), inspect.getfile(map_values)
+    inside = (str(Path(torch.__file__).parent), str(Path(__file__).parent), *running)
     outside = [(file, line) for file, line in frames if not file.startswith(inside)]
     own = [(file, line) for file, line in outside if "site-packages" not in file] or outside
     return f"{own[-1][0]}, line {own[-1][1]}" if own else ""

@@ -13,12 +13,10 @@ from typing import Annotated, Any, cast
 
 import torch
 import typer
-from rich import box
 from rich.markup import escape
-from rich.table import Table
 from torch import nn
 
-from offspike.cli.shared import Json, check_writable, console, write_json
+from offspike.cli.shared import Json, check_writable, console, table_of, write_json
 
 Target = Annotated[
     str, typer.Argument(help="file.py:name, a class or function that makes the model; or a file of osp.save.")
@@ -146,9 +144,8 @@ def _try(model: Any, inputs: tuple[Any, ...]) -> None:
 
 
 def _show_operations(found: Any) -> None:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    for heading in ("#", "module", "operation", "line", "what becomes of it"):
-        table.add_column(heading, justify="right" if heading == "#" else "left")
+    words = ("module", "operation", "line", "what becomes of it")
+    table = table_of(("#", *words), left=words, wrap=True)
     for number, operation in enumerate(found.operations, 1):
         style = "red" if operation.fate == "refused" else None
         line = operation.source.rpartition("/")[2].replace(", line ", ":")
@@ -184,9 +181,8 @@ def _pool_errors(model: Any, inputs: tuple[Any, ...]) -> list[Any]:
 
     errors = pool_errors(model, inputs, steps=8)
     if errors:
-        table = Table(title="max-pooling at T=8, error against the maximum of the rates", box=box.SIMPLE_HEAD)
-        for heading in ("max-pool", "choice", "rms", "mean"):
-            table.add_column(heading, justify="left" if heading in ("max-pool", "choice") else "right")
+        title = "max-pooling at T=8, error against the maximum of the rates"
+        table = table_of(("max-pool", "choice", "rms", "mean"), left=["max-pool", "choice"], title=title, wrap=True)
         for error in errors:
             table.add_row(escape(error.where), error.choice, f"{error.rms:.2%}", f"{error.mean:+.2%}")
         console.print(table)

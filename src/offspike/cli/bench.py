@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich import box
 from rich.table import Table
 
 from offspike.cli.shared import (
@@ -21,6 +20,7 @@ from offspike.cli.shared import (
     open_split,
     place,
     some_of,
+    table_of,
     write_json,
 )
 
@@ -76,7 +76,7 @@ def bench(
         console.print("To compare with SpikingJelly too: pip install spikingjelly", style="dim")
     roofs = _roofs(where, chosen[-1])
     layers = core.by_layer(convert(ann, method, precision=chosen[-1]), x, steps=steps, roofs=roofs)
-    console.print(_layers(layers, core.summary(layers, roofs), roofs, f"{chosen[-1]}, batch {len(x)}"))
+    console.print(_layers(layers, core.summary(layers), roofs, f"{chosen[-1]}, batch {len(x)}"))
     name = f"{Path(network).stem}-T{steps}-{torch.__version__}-{_machine(where)}"
     _save(out, name, {"speed": rows, "layers": layers})
     right: list[dict[str, Any]] = []
@@ -136,10 +136,9 @@ def _machine(device: torch.device) -> str:
 
 
 def _speeds(rows: list[dict[str, Any]], title: str) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
     metered = any(row["peak_bytes"] is not None for row in rows)  # on a GPU
-    for heading in ("what", "precision", "batch", "µs/image", "images/s", *["peak memory"] * metered):
-        table.add_column(heading, justify="left" if heading in ("what", "precision") else "right", no_wrap=True)
+    headings = ("what", "precision", "batch", "µs/image", "images/s", *["peak memory"] * metered)
+    table = table_of(headings, left=["what", "precision"], title=title, tight=True)
     for row in rows:
         peak = "–" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e9:.2f} GB"
         cells = [f"{row['us']:,.1f}", f"{row['images_per_second']:,.0f}", *[peak] * metered]
@@ -149,9 +148,8 @@ def _speeds(rows: list[dict[str, Any]], title: str) -> Table:
 
 def _layers(rows: list[dict[str, Any]], sums: list[dict[str, Any]], roofs: Any, title: str) -> Table:
     limits = f"{roofs.operations / 1e12:.1f} T operations/s, {roofs.bytes / 1e9:.0f} GB/s"
-    table = Table(title=f"{title}; the machine: {limits}", box=box.SIMPLE_HEAD, padding=(0, 1))
-    for heading in ("layer", "kind", "µs/image", "of its roof"):
-        table.add_column(heading, justify="right" if heading[0] in "µo" else "left", no_wrap=True)
+    headings = ("layer", "kind", "µs/image", "of its roof")
+    table = table_of(headings, left=["layer", "kind"], title=f"{title}; the machine: {limits}")
     for row in [*rows, *sums]:
         table.add_row(row.get("layer", "together"), row["kind"], f"{row['us']:,.2f}", f"{row['of_roof']:.0%}")
     return table
@@ -183,10 +181,8 @@ def _by_step(rows: list[dict[str, Any]], images: int) -> list[dict[str, Any]]:
 def _accuracies(rows: list[dict[str, Any]], title: str) -> Table:
     from offspike.experiment import readouts
 
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1))
     shown = readouts(len(rows[0]["accuracy"]))
-    for heading in ("path", *(f"T={t}" for t in shown)):
-        table.add_column(heading, justify="left" if heading == "path" else "right")
+    table = table_of(("path", *(f"T={t}" for t in shown)), left=["path"], title=title, wrap=True)
     for row in rows:
         table.add_row(row["what"], *(f"{100 * row['accuracy'][t - 1]:.2f}" for t in shown))
     return table

@@ -5,8 +5,6 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich import box
-from rich.table import Table
 
 from offspike.cli.shared import (
     Json,
@@ -18,6 +16,7 @@ from offspike.cli.shared import (
     open_split,
     progress_bars,
     some_of,
+    table_of,
     write_json,
 )
 
@@ -139,10 +138,9 @@ def freeze_and_measure(
             batches = ((prepare(x), y) for x, y in test.blocks(chosen, 200))
             report = evaluate(network, batches, steps=2 * snn.method.rho, progress=advance)
             found[name] = [float(value) for value in report.accuracy]
-    table = Table(title=f"accuracy on {len(chosen)} test images of {data}, per cent", box=box.SIMPLE_HEAD)
-    table.add_column("v(0)")
-    for t in range(1, 2 * snn.method.rho + 1):
-        table.add_column(f"T={t}", justify="right")
+    headings = ("v(0)", *(f"T={t}" for t in range(1, 2 * snn.method.rho + 1)))
+    title = f"accuracy on {len(chosen)} test images of {data}, per cent"
+    table = table_of(headings, left=["v(0)"], title=title, wrap=True)
     for name, values in found.items():
         table.add_row(name, *(f"{100 * value:.2f}" for value in values))
     console.print(table)

@@ -1,11 +1,10 @@
 """Commands that say what is there: ``doctor`` and ``models``."""
 
 import typer
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from offspike.cli.shared import Json, check_writable, console, write_json
+from offspike.cli.shared import Json, check_writable, console, table_of, write_json
 
 
 def doctor(json_file: Json = None) -> None:
@@ -40,10 +39,8 @@ def models(json_file: Json = None) -> None:
     from offspike.catalogue import MODELS, VARIABLE, find
 
     check_writable(json_file)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    for heading in ("name", "L", "data", "accuracy", "images", "size", "file"):
-        right = heading in ("L", "accuracy", "images", "size")
-        table.add_column(heading, justify="right" if right else "left", no_wrap=True)
+    headings = ("name", "L", "data", "accuracy", "images", "size", "file")
+    table = table_of(headings, left=["name", "data", "file"])
     rows = []
     for entry in MODELS:
         path = find(entry.name)

@@ -4,8 +4,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
 
 from offspike.cli.measure import open_model_and_data
 from offspike.cli.shared import (
@@ -21,6 +19,7 @@ from offspike.cli.shared import (
     open_split,
     progress_bars,
     some_of,
+    table_of,
 )  # fmt: skip
 
 Bits = Annotated[int, typer.Option(min=2, max=16, help="Bits of a weight, for a network that is not in fixed point.")]
@@ -127,9 +126,8 @@ def _network_of(file: Path, named: dict[str, str]) -> str:
 
 def show(certificate: Any) -> None:
     """The certificate as tables."""
-    layers = Table(box=box.SIMPLE_HEAD, padding=(0, 1), title=f"T = ρ = L = {certificate.steps}, neuron layers")
-    for heading in ("layer", "θ", "current", "Σ bits", "v bits", "in", "out", "MSE"):
-        layers.add_column(heading, justify="left" if heading == "layer" else "right", no_wrap=True)
+    headings = ("layer", "θ", "current", "Σ bits", "v bits", "in", "out", "MSE")
+    layers = table_of(headings, left=["layer"], title=f"T = ρ = L = {certificate.steps}, neuron layers")
     for name, layer in certificate.layers.items():
         bound = layer.bound
         numbers = ["–"] * 4 if bound is None else [
@@ -137,9 +135,10 @@ def show(certificate: Any) -> None:
         ]  # fmt: skip
         layers.add_row(name, *numbers, f"{100 * layer.inputs.ratio:.2f}", f"{100 * layer.outputs.ratio:.2f}",
                        f"{layer.outputs.mse:.4g}")  # fmt: skip
-    sums = Table(box=box.SIMPLE_HEAD, padding=(0, 1), title="layers with weights (bits without sign)")
-    for heading in ("layer", "weights", "inputs", "sums", "exact in"):
-        sums.add_column(heading, justify="left" if heading in ("layer", "exact in") else "right", no_wrap=True)
+    sums = table_of(
+        ("layer", "weights", "inputs", "sums", "exact in"), left=["layer", "exact in"],
+        title="layers with weights (bits without sign)",
+    )  # fmt: skip
     for name, made in certificate.sums.items():
         sums.add_row(name, str(made.weight_bits), str(made.input_bits), str(made.bits), ", ".join(made.exact_in) or "–")
     console.print(layers)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -44,15 +44,24 @@ def place(device: str | None) -> torch.device:
         raise ValueError(f"there is no device {name!r}: PyTorch sees {found}") from error
 
 
+def table_of(
+    headings: Iterable[str], *, left: Collection[str], title: str | None = None, tight: bool = False, wrap: bool = False
+) -> Table:
+    """A table without rows yet: the columns named in ``left`` stand to the left, numbers to the right."""
+    table = Table(title=title, box=box.SIMPLE_HEAD, collapse_padding=tight)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in left else "right", no_wrap=not wrap)
+    return table
+
+
 def show_reports(reports: dict[str, Any]) -> None:
     """The accuracy table: T is only half the truth, so ρ, ticks and spikes stand beside it."""
     from offspike.experiment import readouts
 
     first = next(iter(reports.values()))
     at = min(max(1, *(report.method.rho for report in reports.values())), first.steps)
-    table = Table(title=_headline(first), box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
-    for heading in ("method", "ρ", *(f"T={t}" for t in readouts(first.steps)), "ticks", "spikes"):
-        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
+    headings = ("method", "ρ", *(f"T={t}" for t in readouts(first.steps)), "ticks", "spikes")
+    table = table_of(headings, left=["method"], title=_headline(first), tight=True)
     for name, report in reports.items():
         cells = [f"{100 * report.accuracy[t - 1]:.2f}" for t in readouts(report.steps)]
         cost = report.cost(at)
@@ -68,9 +77,8 @@ def show_reports(reports: dict[str, Any]) -> None:
 
 def show_energy(findings: Any) -> None:
     """What one image costs, next to the ANN: also where the spiking network loses."""
-    table = Table(title=f"Energy of one image at T={findings.chosen}", box=box.SIMPLE_HEAD, padding=(0, 1))
-    for heading in ("method", "synaptic ops", "MACs", "updates", "energy", "the ANN's"):
-        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
+    headings = ("method", "synaptic ops", "MACs", "updates", "energy", "the ANN's")
+    table = table_of(headings, left=["method"], title=f"Energy of one image at T={findings.chosen}")
     for name, spent in findings.energies.items():
         counts = (spent.synaptic_operations, spent.macs, spent.membrane_updates)
         cells = [_short(count / spent.samples) for count in counts]
@@ -88,9 +96,8 @@ def _short(number: float) -> str:
 
 def show_exits(findings: Any, losses: tuple[float, ...] = (0.0, 0.005, 0.01)) -> None:
     """The smallest mean T for a loss of accuracy that one may accept."""
-    table = Table(title="Early exit", box=box.SIMPLE_HEAD, padding=(0, 1))
-    for heading in ("method", *(f"mean T, {100 * loss:g} points lost" for loss in losses)):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+    headings = ("method", *(f"mean T, {100 * loss:g} points lost" for loss in losses))
+    table = table_of(headings, left=["method"], title="Early exit", wrap=True)
     for name, found in findings.exits.items():
         places = [found.cheapest(loss) for loss in losses]
         table.add_row(name, *(f"{found.mean_steps[k]:.2f} (margin {found.margins[k]:.3g})" for k in places))

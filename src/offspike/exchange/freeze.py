@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from offspike.clock import active_clock
+from offspike.hooks import after
 from offspike.initial import Constant
 from offspike.methods import Method
 from offspike.network import SpikingNetwork
@@ -32,27 +33,20 @@ def freeze(snn: SpikingNetwork, images: Tensor, *, per: Literal["channel", "neur
     frozen = deepcopy(snn)
     starts: dict[str, Tensor] = {}
 
-    def listen(name: str, layer: Any, current: Tensor) -> Tensor | None:
+    def listen(name: str, layer: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
         clock = active_clock()
         causal = frozen.method.schedule == "causal"
         if clock.phase.final == causal:  # the causal schedule listens in a pass of its own
             return None
-        current = layer.unfold(current)
+        current = layer.unfold(args[0])
         starts[name] = _mean(name, layer.begin(current), per)
         if causal:
             return None
         spikes, _ = layer.neuron(current, layer.theta, starts[name].expand(current.shape[1:]))
         return clock.fold(spikes * layer.theta.to(spikes.dtype))
 
-    hooks = [
-        layer.register_forward_hook(lambda m, args, out, name=name: listen(name, m, args[0]))
-        for name, layer in frozen.layers.items()
-    ]
-    try:
+    with after(frozen.layers, listen):
         frozen(images, steps=snn.method.rho)
-    finally:
-        for hook in hooks:
-            hook.remove()
     method = Method(f"{snn.method.name}_frozen", Constant(0.0), snn.method.neuron)
     frozen.method = method
     for name, layer in frozen.layers.items():

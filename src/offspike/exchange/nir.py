@@ -24,6 +24,7 @@ from offspike.exchange.dialects import DIALECTS
 from offspike.exchange.nodes import part_of, read_graph
 from offspike.exchange.parts import Part
 from offspike.exchange.wiring import wire
+from offspike.hooks import after
 from offspike.network import SpikingNetwork
 from offspike.neurons import IF
 
@@ -101,18 +102,11 @@ def spikes(snn: SpikingNetwork, x: Tensor, steps: int) -> dict[str, Tensor]:
     """The spikes of each layer, ``[T, B, …]``, in the order in which the layers run."""
     found: dict[str, Tensor] = {}
 
-    def keep(name: str, out: Tensor) -> None:
+    def keep(name: str, layer: Any, args: tuple[Tensor, ...], out: Tensor) -> None:
         found[name] = active_clock().unfold(out) > 0
 
-    hooks = [
-        layer.register_forward_hook(lambda m, args, out, name=name: keep(name, out))
-        for name, layer in snn.layers.items()
-    ]
-    try:
+    with after(snn.layers, keep):
         snn(x, steps=steps)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return found
 
 

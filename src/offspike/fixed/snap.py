@@ -19,6 +19,7 @@ from offspike.fixed.rounding import Widths, round_network
 from offspike.fixed.rows import Per
 from offspike.folding import fold
 from offspike.graph import GraphNetwork
+from offspike.hooks import after
 from offspike.methods import exact
 
 __all__ = ["check", "snap"]
@@ -143,14 +144,8 @@ def _flattened(ann: nn.Module, inputs: tuple[Tensor, ...]) -> GraphNetwork:
     folded = fold(deepcopy(ann).cpu().float(), example=example)
     shapes: dict[str, int] = {}
     norms = {n: m for n, m in folded.named_modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)}
-    hooks = [
-        norm.register_forward_hook(lambda m, args, out, name=name: shapes.update({name: out.ndim}))
-        for name, norm in norms.items()
-    ]
-    with torch.no_grad():
+    with torch.no_grad(), after(norms, lambda name, m, args, out: shapes.update({name: out.ndim})):
         folded(*(x[:2].clone() for x in inputs))
-    for hook in hooks:
-        hook.remove()
     for name, norm in norms.items():
         parent, _, attribute = name.rpartition(".")
         if name in shapes:

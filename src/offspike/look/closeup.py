@@ -4,15 +4,14 @@
 calibrated output of the layer before: the two phases of the paper's Figure 3.
 """
 
-from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from offspike.clock import active_clock
 from offspike.equations import offset_spikes
+from offspike.hooks import after
 from offspike.layers import SpikingLayer
 from offspike.network import SpikingNetwork
 from offspike.schedules import Start
@@ -78,17 +77,14 @@ def close_up(
     views: dict[str, LayerView] = {}
     rho = min(snn.method.rho or steps, steps)
 
-    def look(name: str, layer: SpikingLayer, args: tuple[Tensor, ...]) -> None:
+    def look(name: str, layer: SpikingLayer, args: tuple[Tensor, ...], output: Tensor) -> None:
         clock = active_clock()
         if clock.phase.final:
             current = layer.unfold(args[0])
             v0 = clock.phase.starts[layer] if isinstance(clock.phase, Start) else layer.begin(current)
             views[name] = _view(name, layer, current[:steps], v0, rho, traced, rows)
 
-    with ExitStack() as stack:
-        for name, layer in snn.layers.items():
-            hook: Any = lambda m, args, out, name=name: look(name, m, args)  # noqa: E731
-            stack.callback(layer.register_forward_hook(hook).remove)
+    with after(snn.layers, look):
         logits = snn(sample[None], steps=steps)
     expected = None
     if reference is not None:

@@ -1,15 +1,14 @@
 """A cell: one network, one method, one pass over the test set. Everything that is shown comes from cells."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from offspike.initial import Exact, Shift, Uniform
 from offspike.methods import Method
 
-__all__ = ["MEASURES", "Cell", "slug"]
+__all__ = ["Cell", "slug"]
 
 Measure = Literal["accuracy", "offsets", "energy", "seconds"]
-MEASURES = get_args(Measure)
 
 
 @dataclass(frozen=True)

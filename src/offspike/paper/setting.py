@@ -9,7 +9,7 @@ from offspike import methods
 from offspike.methods import Method
 from offspike.paper.cells import Cell
 
-__all__ = ["FULL", "HARDER", "NARROW", "TINY", "TITLES", "Setting", "random"]
+__all__ = ["FULL", "HARDER", "NARROW", "TINY", "TITLES", "Setting"]
 
 TITLES = {
     "vgg16": "VGG-16",
@@ -63,8 +63,3 @@ HARDER = Setting("tiny-imagenet-100", ("vgg16", "resnet18"))  # stands in for CI
 NARROW = Setting("tiny-imagenet-100", ("resnet20",), levels=8)  # the paper's ResNet-20 has L = 8 there, too
 FULL = Setting("cifar10", ("vgg16", "resnet18", "resnet20"))
 TINY = Setting("digits", ("small",), steps=8, long=16, seeds=(0,), images_for_energy=100)
-
-
-def random(seed: int) -> Method:
-    """v(0) drawn at random for each neuron (the paper's Table S3)."""
-    return methods.random(seed)

@@ -1,1 +1,1 @@
-"""The parts of :func:`offspike.train.train`: recipe, data feed, optimiser, step, snapshots, watching."""
+"""The parts of :func:`offspike.train.train`: recipe, data feed, optimiser, step, the run, snapshots, watching."""

@@ -15,7 +15,7 @@ OLD: dict[str, Method] = {"RMP": methods.rmp(), "OPI": methods.opi(), "SNM": met
 
 
 def cells(setting: Setting) -> list[Cell]:
-    """QCFS, COS, exact in two places; then RMP, OPI, SNM in one pass each, and SNNC-AP, which is made for one T, at each T.
+    """QCFS, COS, exact in two places; then RMP, OPI, SNM in one pass each, and SNNC-AP, made for one T, at each T.
 
     First the T that the paper has; long runs, which cost as much as all the rest, come last.
     """

@@ -7,7 +7,7 @@ from offspike.initial import Exact
 from offspike.methods import Method
 from offspike.paper.cells import Cell
 from offspike.paper.numbers import printed
-from offspike.paper.setting import TITLES, Setting, random
+from offspike.paper.setting import TITLES, Setting
 from offspike.paper.sheets import MISSING, Sheet
 from offspike.paper.store import Results
 from offspike.paper.topic import Shown, Topic, accuracies, steps_columns
@@ -41,7 +41,7 @@ def show(results: Results, setting: Setting) -> Shown:
 def _strategies(setting: Setting) -> dict[str, Method]:
     rho = setting.levels
     return {
-        **{f"random, seed {seed}": random(seed) for seed in setting.seeds},
+        **{f"random, seed {seed}": methods.random(seed) for seed in setting.seeds},
         "θ/2": methods.qcfs(),
         f"v(ρ), ρ={rho}": methods.cos_light(rho),
         f"COS, ρ={rho}": methods.cos(rho),
