@@ -2,7 +2,7 @@
 
     python reproduce/places.py --model resnet20-cifar10-l4 --data DIR --images 500 --out RECORD
 
-All of them give the ANN's own counts after ρ = L steps. They differ in what is read at other T: the mean squared error
+Layer by layer all of them give the ANN's own counts after ρ = L steps (but for the paper's shift). They differ in what is read at other T: the mean squared error
 of the logits against the ANN's, as a share of their variance. (Accuracy on training images says little: a network that
 knows them all by heart still has logits.)
 """
@@ -106,6 +106,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--images", type=int, default=500)
     parser.add_argument("--batch", type=int, default=50)
+    parser.add_argument("--schedule", choices=("layerwise", "causal"), default="layerwise")
     parser.add_argument("--out", type=Path, required=True)
     chosen = parser.parse_args()
     ann, train = osp.load(chosen.model), load("cifar10", chosen.data, "train")
@@ -115,17 +116,17 @@ def main() -> None:
     wanted = torch.cat([ann(part) for part in x.split(chosen.batch)])
     rows = {}
     for name, policy in places(levels_of(ann)).items():
-        snn = osp.convert(ann, Method(name, policy))
+        snn = osp.convert(ann, Method(name, policy, schedule=chosen.schedule))
         logits = torch.cat([snn(part, max(READ)) for part in x.split(chosen.batch)], 1).cumsum(0)
         errors = [float(((logits[t - 1] / t - wanted) ** 2).mean() / wanted.var()) for t in READ]
         same = [float((logits[t - 1].argmax(-1) == wanted.argmax(-1)).float().mean()) for t in READ]
         rows[name] = {"error": errors, "agreement": same}
         print(f"{name:36}", " ".join(f"T={t}: {e:.4f}" for t, e in zip(READ, errors, strict=True)), flush=True)
     chosen.out.mkdir(parents=True, exist_ok=True)
-    record = {"what": __doc__.splitlines()[0], "model": chosen.model, "T": READ, "places": rows}
+    record = {"what": __doc__.splitlines()[0], "model": chosen.model, "schedule": chosen.schedule, "T": READ, "places": rows}
     images = f"{chosen.images} training images, drawn with seed 0"
     record |= provenance(images=images, checkpoint=fingerprint(ann), commit=commit())
-    path = chosen.out / f"{chosen.model}.json"
+    path = chosen.out / f"{chosen.model}{'-causal' if chosen.schedule == 'causal' else ''}.json"
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -115,7 +115,7 @@ def cos_light(
 def exact(
     rho: int = 4,
     *,
-    place: Literal["even", "carry", "first", "middle", "near"] = "even",
+    place: Literal["even", "carry", "first", "middle", "near"] | None = None,
     eps: float = 2.0**-10,
     schedule: Schedule = "layerwise",
     threshold: Rule = LEARNED,
@@ -123,9 +123,11 @@ def exact(
 ) -> Method:
     """Exact one-pass calibration: start inside the interval that gives the ANN's own spike count.
 
+    Where nothing else is said, its ``place`` is ``"even"``; in the causal schedule, where what was heard comes otherwise
+    the second time, it is ``"near"``, which moves no farther from θ/2 than it must.
     Training-free, for a ReLU network: ``exact(rho=16, threshold=LeastError(16), corrections=(Bias(16),))``.
     """
-    policy = Exact(rho, place, eps)
+    policy = Exact(rho, place or ("near" if schedule == "causal" else "even"), eps)
     return Method("exact", policy, schedule=schedule, threshold=threshold, corrections=corrections)
 
 
