@@ -2,9 +2,9 @@
 
     python reproduce/places.py --model resnet20-cifar10-l4 --data DIR --images 500 --out RECORD
 
-Layer by layer all of them give the ANN's own counts after ρ = L steps (but for the paper's shift). They differ in what is read at other T: the mean squared error
-of the logits against the ANN's, as a share of their variance. (Accuracy on training images says little: a network that
-knows them all by heart still has logits.)
+Layer by layer all of them, but for the paper's shift, give the ANN's own counts after ρ = L steps. They differ in what
+is read at other T: the mean squared error of the logits against the ANN's, as a share of their variance. (Accuracy on
+training images says little: a network that knows them all by heart still has logits.)
 """
 
 import argparse
@@ -123,7 +123,8 @@ def main() -> None:
         rows[name] = {"error": errors, "agreement": same}
         print(f"{name:36}", " ".join(f"T={t}: {e:.4f}" for t, e in zip(READ, errors, strict=True)), flush=True)
     chosen.out.mkdir(parents=True, exist_ok=True)
-    record = {"what": __doc__.splitlines()[0], "model": chosen.model, "schedule": chosen.schedule, "T": READ, "places": rows}
+    record = {"what": __doc__.splitlines()[0], "model": chosen.model, "schedule": chosen.schedule, "T": READ}
+    record["places"] = rows
     images = f"{chosen.images} training images, drawn with seed 0"
     record |= provenance(images=images, checkpoint=fingerprint(ann), commit=commit())
     path = chosen.out / f"{chosen.model}{'-causal' if chosen.schedule == 'causal' else ''}.json"

@@ -68,6 +68,6 @@ def test_unknown_names_and_options_are_refused_with_the_choices():
 
 
 def test_exact_spreads_spikes_evenly_and_stays_near_half_a_threshold_where_it_hears_something_else_than_it_gets():
-    assert exact(4).initial == Exact(4, "even")
-    assert exact(4, schedule="causal").initial == Exact(4, "near")
-    assert exact(4, place="even", schedule="causal").initial == Exact(4, "even")
+    assert methods.exact(4).initial == Exact(4, "even")
+    assert methods.exact(4, schedule="causal").initial == Exact(4, "near")
+    assert methods.exact(4, place="even", schedule="causal").initial == Exact(4, "even")

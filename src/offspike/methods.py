@@ -123,8 +123,9 @@ def exact(
 ) -> Method:
     """Exact one-pass calibration: start inside the interval that gives the ANN's own spike count.
 
-    Where nothing else is said, its ``place`` is ``"even"``; in the causal schedule, where what was heard comes otherwise
-    the second time, it is ``"near"``, which moves no farther from θ/2 than it must.
+    Where nothing else is said, its ``place`` is ``"even"``; in the causal schedule, where what was heard comes
+    otherwise the second time, it is ``"near"``, which moves no farther from θ/2 than it must.
+
     Training-free, for a ReLU network: ``exact(rho=16, threshold=LeastError(16), corrections=(Bias(16),))``.
     """
     policy = Exact(rho, place or ("near" if schedule == "causal" else "even"), eps)
