@@ -50,6 +50,10 @@ class Setting:
         """Accuracy at every T that tables show."""
         return Cell("accuracy", self.checkpoint(net, kind), method, self.steps, stage)
 
+    def early(self, net: str) -> Cell:
+        """Accuracy up to T = ρ of the exact method at place "carry", which is made for T < ρ."""
+        return Cell("accuracy", self.checkpoint(net), methods.exact(self.levels, place="carry"), self.levels, 3)
+
     def offsets(self, net: str, method: Method, *, stage: int = 2, double: bool = False) -> Cell:
         """Offset spikes at T = ρ = L, as in the paper."""
         return Cell("offsets", self.checkpoint(net), method, self.levels, stage, double)

@@ -15,14 +15,19 @@ OLD: dict[str, Method] = {"RMP": methods.rmp(), "OPI": methods.opi(), "SNM": met
 
 
 def cells(setting: Setting) -> list[Cell]:
-    """QCFS, COS, exact in two places; then RMP, OPI, SNM in one pass each, and SNNC-AP, made for one T, at each T.
+    """QCFS, COS, exact, also at place "carry"; then RMP, OPI, SNM in one pass each, and SNNC-AP, made for one T, at each T.
 
     First the T that the paper has; long runs, which cost as much as all the rest, come last.
     """
-    core = [setting.accuracy(net, method, stage=1) for net in setting.nets for method in _core(setting).values()]
+    core = [setting.accuracy(net, method, stage=1) for net in setting.nets for method in setting.core().values()]
     lengths = (setting.steps, setting.long)
     old = [_old(setting, net, method, t) for t in lengths for method in OLD.values() for net in setting.nets]
-    return core + old + [_snnc(setting, net, t) for net in setting.nets for t in setting.long_readouts]
+    return (
+        core
+        + [setting.early(net) for net in setting.nets]
+        + old
+        + [_snnc(setting, net, t) for net in setting.nets for t in setting.long_readouts]
+    )
 
 
 def show(results: Results, setting: Setting) -> Shown:
@@ -49,9 +54,10 @@ def show(results: Results, setting: Setting) -> Shown:
     return Shown(sheets, words=" ".join([words, *below]), unused=frozenset(_unused(results, setting)))
 
 
-def _core(setting: Setting) -> dict[str, Method]:
-    """What is compared on a QCFS network; "carry" is the place for T < ρ."""
-    return {**setting.core(), "exact, carry": methods.exact(setting.levels, place="carry")}
+def _core(results: Results, setting: Setting, net: str) -> dict[str, Report | None]:
+    """What is compared on a QCFS network."""
+    core = {name: results.report(setting.accuracy(net, method)) for name, method in setting.core().items()}
+    return core | {"exact, carry": results.report(setting.early(net))}
 
 
 def _old(setting: Setting, net: str, method: Method, steps: int) -> Cell:
@@ -83,8 +89,8 @@ def _rows(results: Results, setting: Setting, net: str) -> list[tuple[str, ...]]
     known = [report for report in snnc.values() if report is not None]
     ann = percent(known[0].reference_accuracy) if known else MISSING
     ours["SNNC-AP"] = (ann, [accuracies(report, [t])[0] for t, report in snnc.items()])
-    for name, method in _core(setting).items():
-        ours[name] = _line(results.report(setting.accuracy(net, method)), setting)
+    for name, report in _core(results, setting, net).items():
+        ours[name] = _line(report, setting)
     rows = []
     for name, (ann, values) in ours.items():
         for row in printed("table-s1", architecture=TITLES[net], method="Ours" if name == "COS" else name):
@@ -104,11 +110,13 @@ def _losses(results: Results, setting: Setting, net: str) -> list[tuple[str, ...
     for row in printed("table-s1", architecture=TITLES[net], method="Ours"):
         less = [f"{row[f'T={t}'] - row['ANN']:+.2f}" for t in setting.readouts]
         rows.append((TITLES[net], "COS", "paper", _printed(row["ANN"]), *less))
-    for name, method in list(_core(setting).items())[1:]:
-        report = results.report(setting.accuracy(net, method))
+    for name, report in list(_core(results, setting, net).items())[1:]:
         if report is not None and report.reference_accuracy is not None:
             ann = report.reference_accuracy
-            less = [f"{100 * (report.accuracy[t - 1] - ann):+.2f}" for t in setting.readouts]
+            less = [
+                f"{100 * (report.accuracy[t - 1] - ann):+.2f}" if t <= report.steps else MISSING
+                for t in setting.readouts
+            ]
             rows.append((TITLES[net], name, "ours", percent(ann), *less))
     return rows
 

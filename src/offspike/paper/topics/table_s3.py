@@ -12,12 +12,12 @@ from offspike.paper.sheets import MISSING, Sheet
 from offspike.paper.store import Results
 from offspike.paper.topic import Shown, Topic, accuracies, steps_columns
 
-PLACES = get_args(get_type_hints(Exact)["place"])
+PLACES = get_args(get_type_hints(Exact)["place"])  # "carry" differs for T < ρ alone, and is measured there
 
 
 def cells(setting: Setting) -> list[Cell]:
     """Every strategy on every network."""
-    return [setting.accuracy(net, method) for net in setting.nets for method in _strategies(setting).values()]
+    return [_cell(setting, net, method) for net in setting.nets for method in _strategies(setting).values()]
 
 
 def show(results: Results, setting: Setting) -> Shown:
@@ -30,12 +30,17 @@ def show(results: Results, setting: Setting) -> Shown:
         )
     for net in setting.nets:
         for name, method in _strategies(setting).items():
-            report = results.report(setting.accuracy(net, method))
+            report = results.report(_cell(setting, net, method))
             if report is not None:
                 title = f"{TITLES[net]}, {setting.data}"
                 rows.append((title, name, "ours", *accuracies(report, setting.readouts)))
     columns = ("network", "v(0)", "source", *steps_columns(setting.readouts))
     return Shown((Sheet(f"Accuracy (%) of ways to start, ρ = {setting.levels}", columns, tuple(rows), text=3),))
+
+
+def _cell(setting: Setting, net: str, method: Method) -> Cell:
+    early = setting.early(net)
+    return early if method == early.method else setting.accuracy(net, method)
 
 
 def _strategies(setting: Setting) -> dict[str, Method]:
