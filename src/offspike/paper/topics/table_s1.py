@@ -15,19 +15,15 @@ OLD: dict[str, Method] = {"RMP": methods.rmp(), "OPI": methods.opi(), "SNM": met
 
 
 def cells(setting: Setting) -> list[Cell]:
-    """QCFS, COS, exact, also at place "carry"; then RMP, OPI, SNM in one pass each, and SNNC-AP, made for one T, at each T.
+    """QCFS, COS, exact in two places; then RMP, OPI, SNM in one pass each, and SNNC-AP, made for one T, at each T.
 
     First the T that the paper has; long runs, which cost as much as all the rest, come last.
     """
     core = [setting.accuracy(net, method, stage=1) for net in setting.nets for method in setting.core().values()]
     lengths = (setting.steps, setting.long)
     old = [_old(setting, net, method, t) for t in lengths for method in OLD.values() for net in setting.nets]
-    return (
-        core
-        + [setting.early(net) for net in setting.nets]
-        + old
-        + [_snnc(setting, net, t) for net in setting.nets for t in setting.long_readouts]
-    )
+    snnc = [_snnc(setting, net, t) for net in setting.nets for t in setting.long_readouts]
+    return [*core, *map(setting.early, setting.nets), *old, *snnc]
 
 
 def show(results: Results, setting: Setting) -> Shown:
