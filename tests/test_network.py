@@ -134,9 +134,12 @@ def test_the_ann_is_not_touched(network):
 def test_causal_calibration_of_one_layer_is_the_layerwise_one():
     ann = dyadic(nn.Sequential(nn.Linear(6, 30), osp.QCFS(4), nn.Linear(30, 3)))
     x = dyadic_images(7, 6)
-    for method in (osp.methods.cos, osp.methods.cos_light, osp.methods.exact):
-        layerwise = osp.convert(ann, method(4))(x, steps=7)
-        assert torch.equal(osp.convert(ann, method(4, schedule="causal"))(x, steps=7), layerwise)
+    for name, options in (("cos", {}), ("cos_light", {}), ("exact", {"place": "even"}), ("exact", {"place": "near"})):
+        layerwise, causal = (
+            osp.convert(ann, osp.methods.by_name(name, rho=4, schedule=schedule, **options))(x, steps=7)
+            for schedule in ("layerwise", "causal")
+        )
+        assert torch.equal(causal, layerwise)
 
 
 @pytest.mark.parametrize(
