@@ -143,6 +143,7 @@ def test_a_file_named_as_a_package_gives_the_name_back(offspike, file):
 
 
 def test_an_activation_in_place_under_another_name_is_named_with_its_line(offspike, file):
+    torch.manual_seed(0)  # some weights pool positive values only: then the alias changes no answer, and none is named
     code, out, err = offspike("audit", f"{file}:Aliased", "--input", "2,3,8,8")
     line = SOURCE.splitlines().index("        F.relu_(y[:, :2])  # alias") + 1
     assert (code, err) == (1, "")
