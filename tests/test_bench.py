@@ -30,6 +30,19 @@ def test_operations_and_bytes_of_each_layer_are_the_fewest_possible():
     assert all(row["us"] > 0 for row in rows.values())
 
 
+def test_products_in_whole_numbers_are_counted_with_their_neurons():
+    layers = [nn.Conv2d(3, 4, 3, padding=1), osp.QCFS(2), nn.Conv2d(4, 6, 3, padding=1), osp.QCFS(2), nn.AvgPool2d(2)]
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(96, 8), osp.QCFS(2), nn.Linear(8, 5)).eval()
+    x = torch.rand(2, 3, 8, 8)
+    snn = osp.convert(osp.snap(model, bits=8, example=x), osp.methods.exact(2), example=x, precision="int8")
+    rows = {row["layer"]: row for row in bench.by_layer(snn, x, steps=3, roofs=Roofs(1e9, 1e9), repeats=1)}
+    assert rows["2"]["kind"] == "convolution and neurons"
+    assert rows["2"]["operations"] == 2 * 3 * 2 * 6 * 64 * 36  # before the pool
+    assert rows["2"]["bytes"] == 3 * 2 * 4 * 64 + 3 * 2 * 6 * 16 + 6 * 36  # spikes and weights are bytes
+    assert rows["6"]["kind"] == "linear and neurons"
+    assert rows["6"]["operations"] == 2 * 3 * 2 * 8 * 96
+
+
 def test_a_roof_is_the_slower_of_the_two():
     roofs = Roofs(operations=10.0, bytes=2.0)
     assert roofs.bound(20, 2) == 2
@@ -131,6 +144,27 @@ def test_the_command_writes_tables_and_accuracy(monkeypatch, capsys, tmp_path):
     assert ("pip install spikingjelly" in said) == (not find_spec("spikingjelly"))
 
 
+def test_int8_is_timed_on_the_network_in_fixed_point(monkeypatch, capsys, tmp_path):
+    from offspike import cli
+
+    file, options = tmp_path / "bench.json", ["--steps", "2", "--rho", "2", "--batch", "2"]
+    words = ["bench", "small", *options, "--precision", "exact32", "--precision", "int8", "--json", str(file)]
+    monkeypatch.setattr("sys.argv", ["offspike", *words])
+    monkeypatch.setattr(timing, "roofs", lambda device, dtype: Roofs(1e9, 1e9))
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code, capsys.readouterr()
+    found = json.loads(file.read_text())
+    assert [row["precision"] for row in found["speed"] if row["what"] == "offspike"] == ["exact32", "int8"]
+    assert "convolution and neurons" in {row["kind"] for row in found["layers"]}
+
+
+def test_machines_multiply_whole_numbers():
+    found = timing.roofs(torch.device("cpu"), dtype=torch.int8)
+    assert found.operations > 0
+    assert found.bytes > 0
+
+
 def test_missing_data_is_said_before_the_timing_and_a_failure_after_it_loses_nothing(monkeypatch, tmp_path):
     from offspike import cli
 
@@ -151,7 +185,12 @@ def test_missing_data_is_said_before_the_timing_and_a_failure_after_it_loses_not
 
 @pytest.mark.parametrize(
     ("precision", "dtype", "fast"),
-    [("exact32", torch.float32, False), ("tf32", torch.float32, True), ("bf16", torch.bfloat16, True)],
+    [
+        ("exact32", torch.float32, False),
+        ("tf32", torch.float32, True),
+        ("bf16", torch.bfloat16, True),
+        ("int8", torch.int8, True),
+    ],
 )
 def test_the_roof_is_that_of_the_precision(monkeypatch, precision, dtype, fast):
     from offspike.cli.bench import _roofs

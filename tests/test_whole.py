@@ -1,6 +1,7 @@
 """Fixed-point networks in whole numbers: the spikes and logits of ``exact32``, bit for bit.
 
-Through Triton's interpreter where there is no GPU.
+Product and neurons as one kernel, as on a GPU (through Triton's interpreter where there is none), and as two, as on a
+CPU (oneDNN's products, and those in float32 where PyTorch has none).
 """
 
 import importlib
@@ -10,6 +11,10 @@ import torch
 from torch import nn
 
 import offspike as osp
+from offspike.initial import Constant
+from offspike.methods import Method
+from offspike.neurons import SignedIF
+from offspike.ops import onednn
 from offspike.zoo.resnet import ResNet
 from offspike.zoo.vgg import VGG
 
@@ -25,12 +30,22 @@ METHODS = {
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 
 
-@pytest.fixture(autouse=True)
-def interpreter(monkeypatch):
-    pytest.importorskip("triton")
-    if DEVICE == "cpu":
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
-    importlib.import_module("offspike.ops.conv")
+@pytest.fixture(autouse=True, params=["one kernel", "two kernels", "two kernels, float32"])
+def kernels(request, monkeypatch):
+    """Who multiplies; everything else is the same."""
+    if request.param == "one kernel":
+        pytest.importorskip("triton")
+        if DEVICE == "cpu":
+            monkeypatch.setenv("TRITON_INTERPRET", "1")
+        importlib.import_module("offspike.ops.conv")
+    else:
+        monkeypatch.setattr("test_whole.DEVICE", "cpu")
+        monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+        has = request.param == "two kernels"
+        if has and not onednn.available():
+            pytest.skip("PyTorch has no 8-bit products for this processor")
+        monkeypatch.setattr(onednn, "available", lambda: has)
+    return request.param
 
 
 class Odd(nn.Module):
@@ -131,7 +146,7 @@ def test_time_in_pieces(build, piece):
     assert torch.equal(snn(x, steps=10, piece=piece).cpu(), wanted)
 
 
-def test_most_products_are_part_of_a_kernel_and_spikes_are_bytes():
+def test_most_products_are_made_in_whole_numbers_and_spikes_are_bytes():
     ann, x = snapped(residual)
     snn = osp.convert(ann, METHODS["cos"], precision="int8")
     plan = snn.prepared()[0]
@@ -159,7 +174,7 @@ def tiny():
     return nn.Sequential(*layers)
 
 
-def test_networks_that_are_not_of_this_kind_are_refused():
+def test_networks_that_are_not_of_this_kind_are_refused(kernels):
     with pytest.raises(ValueError, match=r"snap it first: osp\.snap\(ann, bits=8, example=x\)"):
         osp.convert(tiny().eval(), METHODS["cos"], precision="int8")
     long, x = snapped(tiny, bits={"": 8, "2": 9})
@@ -169,16 +184,19 @@ def test_networks_that_are_not_of_this_kind_are_refused():
     ann.input_shape = None  # as in a network that was put together by hand
     with pytest.raises(ValueError, match="shape of the one input: convert with example=x"):
         osp.convert(ann, METHODS["cos"], precision="int8")
-    with pytest.raises(ValueError, match=r"knows osp\.methods\.cos_light, cos and exact"):
-        osp.convert(ann, osp.methods.qcfs(), example=x, precision="int8")
-    with pytest.raises(ValueError, match='hands on along whole maps: take place="even", or precision="tf32"'):
-        osp.convert(ann, osp.methods.exact(4, place="carry"), example=x, precision="int8")
+    with pytest.raises(ValueError, match="knows neurons that send 0 and 1; 1 has SignedIF"):
+        osp.convert(ann, Method("signed", Constant(0.5), neuron=SignedIF()), example=x, precision="int8")
+    if kernels == "one kernel":
+        with pytest.raises(ValueError, match=r"knows osp\.methods\.cos_light, cos and exact"):
+            osp.convert(ann, osp.methods.qcfs(), example=x, precision="int8")
+        with pytest.raises(ValueError, match='hands on along whole maps: take place="even", or precision="tf32"'):
+            osp.convert(ann, osp.methods.exact(4, place="carry"), example=x, precision="int8")
     ann.get_submodule("5").weight.data[0, 0] = 1 / 3
     with pytest.raises(ValueError, match="needs exact sums, but 5: its weights, inputs or sums are too long"):
         osp.convert(ann, METHODS["cos"], example=x, precision="int8")
 
 
-def test_runs_that_the_kernel_cannot_do_are_refused(monkeypatch):
+def test_layers_that_were_changed_are_refused():
     ann, x = snapped(tiny)
     snn = osp.convert(ann, METHODS["cos"], example=x, precision="int8")
     first = snn.layers["1"]
@@ -188,9 +206,34 @@ def test_runs_that_the_kernel_cannot_do_are_refused(monkeypatch):
     first.shift, first.theta = None, torch.tensor(0.5)
     with pytest.raises(ValueError, match="the threshold of 1 is not 1"):
         snn(x, steps=4)
-    for method, words in {osp.methods.cos(9): "rho = 9", osp.methods.exact(4, schedule="causal"): "causal"}.items():
+
+
+ONLY_IN_TWO = {
+    "rho = 9": osp.methods.cos(9),
+    "causal": osp.methods.exact(4, schedule="causal"),
+    "qcfs": osp.methods.qcfs(),
+    "carry": osp.methods.exact(4, place="carry"),
+}
+
+
+@pytest.mark.parametrize("words", ONLY_IN_TWO)
+def test_what_one_kernel_refuses_two_can_do(kernels, words):
+    ann, x = snapped(residual)
+    method = ONLY_IN_TWO[words]
+    if kernels != "one kernel":
+        wanted, spikes = heard(osp.convert(ann, method), x, 10)
+        logits, others = heard(osp.convert(ann, method, example=x, precision="int8"), x, 10)
+        assert torch.equal(logits, wanted)
+        assert all(torch.equal(others[layer], out) for layer, out in spikes.items())
+    elif words in ("rho = 9", "causal"):
         with pytest.raises(ValueError, match=words):
-            osp.convert(ann, method, example=x, precision="int8")(x, steps=4)
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    with pytest.raises(ValueError, match="runs on a GPU, and the input is on cpu"):
-        osp.convert(ann.cpu(), METHODS["cos"], example=x.cpu(), precision="int8")(x.cpu(), steps=4)
+            osp.convert(ann, method, example=x, precision="int8")(x, steps=10)
+
+
+def test_a_certificate_covers_whole_numbers():
+    ann, x = snapped(residual)
+    snn = osp.convert(ann, osp.methods.exact(4), example=x, precision="int8")
+    certificate = osp.certify(ann, snn, [x])
+    assert certificate.proved
+    assert certificate.observed
+    assert torch.equal(snn.fast(x), snn(x, steps=4).mean(0))

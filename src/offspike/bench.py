@@ -15,6 +15,7 @@ from offspike import rivals, timing, zoo
 from offspike.atomic import whole
 from offspike.convert import convert
 from offspike.fast.precision import Precision
+from offspike.fast.whole import Join
 from offspike.graph import Node
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
@@ -88,7 +89,9 @@ def by_layer(snn: SpikingNetwork, x: Tensor, *, steps: int, roofs: Roofs, repeat
 
         def watch(node: Node, taken: list[Any], made: Any) -> None:
             marks.append(timing.mark(x.device))  # noqa: B023
-            rows.append(_needs(node, snn.model, taken, made))  # noqa: B023
+            join = None if plan.whole is None else plan.whole.joins.get(node.name)
+            row = _needs(node, snn.model, taken, made)
+            rows.append(row if join is None else row | _product(join, snn.model, made, row["bytes"]))  # noqa: B023
 
         plan.watch = watch
         try:
@@ -118,6 +121,16 @@ def _needs(node: Node, model: nn.Module, taken: list[Any], made: Any) -> Row:
         operations = 2 * made.numel() * module.weight[0].numel()
         moved += module.weight.numel() * made.element_size()
     return {"layer": node.target, "kind": kind, "operations": operations, "bytes": moved}
+
+
+def _product(join: Join, model: nn.Module, made: Tensor, moved: int) -> Row:
+    """What is needed besides where neurons make a product in whole numbers themselves: weights are bytes."""
+    module: Any = model.get_submodule(join.product.target)
+    sums = made.numel() * (1 if join.pool is None else 4)
+    kind = f"{'convolution' if join.image else 'linear'} and neurons"
+    operations = 2 * sums * module.weight[0].numel()
+    moved += module.weight.numel()
+    return {"layer": join.product.target, "kind": kind, "operations": operations, "bytes": moved}
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:

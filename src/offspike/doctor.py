@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 from offspike import ops
+from offspike.ops import onednn
 
 __all__ = ["Check", "diagnose"]
 
@@ -36,6 +37,7 @@ def diagnose() -> list[Check]:
     checks += [Check(name, _version(name), f"pip install {name}") for name in PACKAGES]
     checks += [
         Check("CPU kernels", f"{ops.backend('cpu')}, {torch.get_num_threads()} threads, {os.cpu_count()} cores", ""),
+        Check("8-bit products", "oneDNN" if onednn.available() else "in float32", ""),
         Check("GPU", _gpu(), "none that PyTorch sees; everything also runs on the CPU", needed=False),
         Check("triton", _version("triton"), "comes with PyTorch's CUDA build; needed for GPU kernels", needed=False),
         Check("tensorboard", _version("tensorboard"), "pip install 'offspike[tensorboard]'", needed=False),

@@ -55,8 +55,8 @@ class SpikingNetwork(nn.Module):
 
     ``precision``: ``"exact32"`` computes as the ANN does; ``"tf32"`` gives the tensor cores of a GPU each weight in two
     parts, 23 bits together (one where 11 do), and ``"bf16"`` rounds it to 8 bits (spikes are exact in any format, and
-    the membrane stays float32); ``"int8"`` multiplies spikes and 8-bit weights as whole numbers, on a GPU, for networks
-    in fixed point (``osp.snap``) and ρ <= 8, with the bits of ``"exact32"``. The network runs as a plan
+    the membrane stays float32); ``"int8"`` multiplies spikes and 8-bit weights as whole numbers, for networks in fixed
+    point (``osp.snap``), with the bits of ``"exact32"`` (on a GPU for ρ <= 8). The network runs as a plan
     (`fast/plan.py`); with hooks on its layers the model itself is run, one layer after the other (in float32 where the
     plan has two parts). ``certificate`` is what ``osp.certify`` has found about this network, if it has been asked.
 

@@ -29,7 +29,7 @@ Network = Annotated[
 ]
 Rho = Annotated[int, typer.Option(min=1, help="Steps listened to, ρ.")]
 Batch = Annotated[list[int] | None, typer.Option(min=1, help="Images at a time; repeat to try several.")]
-Chosen = Annotated[list[str] | None, typer.Option(help="exact32, tf32, bf16; repeat for several.")]
+Chosen = Annotated[list[str] | None, typer.Option(help="exact32, tf32, bf16, int8 (fixed point); repeat for several.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, …; default: a GPU where there is one.")]
 Out = Annotated[Path | None, typer.Option(help="A folder for the CSV files, such as benchmarks/results.")]
 
@@ -51,6 +51,8 @@ def bench(
 ) -> None:
     """Images a second, against the ANN and SpikingJelly; time by layer, against what the machine can do.
 
+    With --precision int8 the network is put into fixed point first (osp.snap, 8 bits), for all that is timed.
+
     Example: offspike bench vgg16 --steps 16 --batch 500 --precision bf16
     """
     from offspike import bench as core
@@ -61,7 +63,7 @@ def bench(
     where = place(device)
     if out is not None and out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; --out names a folder")
-    ann = _model(network).to(where)
+    ann = _model(network, whole="int8" in (precision or ())).to(where)
     test = open_split(ann, data, root, "test") if accuracy else None  # what is missing is said before the timing
     chosen: Any = precision or (["exact32", "tf32", "bf16"] if where.type == "cuda" else ["exact32"])
     method = methods.exact(rho)
@@ -96,7 +98,7 @@ def _roofs(device: torch.device, precision: Any) -> Any:
     from offspike.fast.precision import arithmetic
 
     with arithmetic(precision):
-        return timing.roofs(device, dtype=torch.float32 if precision in ("exact32", "tf32") else torch.bfloat16)
+        return timing.roofs(device, dtype={"bf16": torch.bfloat16, "int8": torch.int8}.get(precision, torch.float32))
 
 
 def _save(out: Path | None, name: str, tables: dict[str, list[dict[str, Any]]]) -> None:
@@ -111,15 +113,18 @@ def _save(out: Path | None, name: str, tables: dict[str, list[dict[str, Any]]]) 
     console.print(f"written: {' and '.join(map(str, paths))}", soft_wrap=True)
 
 
-def _model(network: str) -> Any:
+def _model(network: str, *, whole: bool) -> Any:
+    """The ANN; ``whole``: in fixed point, if it is not yet."""
     from offspike import bench, checkpoint, zoo
+    from offspike.arithmetic.grids import InputGrid
+    from offspike.fixed.snap import snap
     from offspike.network import SpikingNetwork
 
-    if network in zoo.NETWORKS:
-        return bench.network(network)
-    model = checkpoint.load(network)
+    model: Any = bench.network(network) if network in zoo.NETWORKS else checkpoint.load(network)
     if isinstance(model, SpikingNetwork):
         raise ValueError(f"{network} holds a spiking network; give the ANN, it is converted here")
+    if whole and not any(isinstance(module, InputGrid) for module in model.modules()):
+        return snap(model, bits=8, example=torch.randn(1, *_shape(model)))
     return model
 
 

@@ -14,7 +14,7 @@ from offspike import ops
 __all__ = ["by_event"]
 
 SMALLEST = 256  # inputs and outputs of a linear layer: below, a product takes no time anyway
-NARROWEST = 64  # filters of a convolution: with fewer, events do not win at any rate that occurs
+NARROWEST = 128  # filters of a convolution: with 64, events do not win at any rate (benchmarks/events.py)
 
 
 def by_event(module: nn.Module) -> Callable[[Tensor], Tensor] | None:

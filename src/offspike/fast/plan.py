@@ -12,7 +12,7 @@ Read off the graph once, for one precision:
 ``"exact32"`` changes no rounding: the same bits as the model run layer by layer. ``"tf32"`` gives tensor cores weights
 in two parts (`parts.py`) wherever it knows that inputs are spikes or short counts of them, and multiplies in float32
 elsewhere: no number is cut to 11 bits. ``"bf16"`` rounds the weights between spikes. ``"int8"`` is for networks in
-fixed point, where nothing is rounded: the neurons' own kernels then do most products (`whole.py`). Those networks use
+fixed point, where nothing is rounded: most products are then made in whole numbers (`whole.py`). Those networks use
 TF32 everywhere, also for the image and the logits: it is exact there, and cuDNN's float32 convolutions need not be
 (Winograd). The membrane is float32 in all of them.
 """
@@ -30,10 +30,11 @@ from offspike.fast.parts import in_fixed_point, rounds, split
 from offspike.fast.precision import Precision, in_float32
 from offspike.fast.products import product
 from offspike.fast.reading import Reading
-from offspike.fast.whole import Join, Whole, surveyed
+from offspike.fast.whole import Join, Whole, fuses, surveyed
 from offspike.fused import Drive, Product
 from offspike.graph import FUNCTIONS, Graph, Node, Ref, map_values
 from offspike.layers import SpikingLayer
+from offspike.ops.onednn import multiplier
 
 __all__ = ["Plan"]
 
@@ -56,7 +57,10 @@ class Plan:
         self.low = None if precision == "exact32" else torch.bfloat16 if precision == "bf16" else torch.float32
         self.reading = Reading(graph, model, fast=self.fast, moving_input=repeat_input)
         self.fixed = self.fast and in_fixed_point(model)
-        self.whole = Whole(self.reading, surveyed(graph, model, input_shape)) if precision == "int8" else None
+        self.whole: Whole | None = None
+        if precision == "int8":
+            fused = fuses(next(model.parameters()).device)
+            self.whole = Whole(self.reading, surveyed(graph, model, input_shape), fused=fused)
         self.model = model
         self.scale: dict[str, Tensor] = {}  # what a value has to be multiplied with, where θ is left to others
         last = {name: node.name for node in graph.nodes for name in self._needs(node)}
@@ -168,21 +172,27 @@ class Plan:
         return step
 
     def _joined(self, node: Node, layer: SpikingLayer, join: Join) -> Callable[[Values], Any]:
-        """A product in whole numbers and its neurons, in one kernel."""
+        """A product in whole numbers and its neurons: one kernel on a GPU, two on a CPU."""
         assert self.whole is not None
-        synapses, name = self.whole.synapses(join), join.product.refs[0]
+        synapses, name, image = self.whole.synapses(join), join.product.refs[0], join.image
         bias = self._bias(layer, [part for part in self.reading.parts(node) if part is not None])
         gain = self.whole.gain(join).to(layer.theta)
         dtype = torch.int8 if self._narrow(node) else torch.float32
+        fused, flat = self.whole.fused, None if bias is None else bias.flatten()
+        multiply = None if fused else multiplier(synapses.weight, synapses.scale, image=image, stride=synapses.stride)
 
         def step(values: Values) -> Tensor:
-            clock = active_clock()
-            whole = join.pool is not None and clock.heard is None
-            drive = Product(
-                clock.unfold(values[name]).to(torch.int8), synapses, gain=gain, dtype=dtype, pool=whole,
-                beside=None if join.beside is None else clock.unfold(values[join.beside]),
-                bias=None if bias is None else bias.flatten(),
-            )  # fmt: skip
+            clock, spikes = active_clock(), values[name].to(torch.int8)
+            beside = None if join.beside is None else clock.unfold(values[join.beside])
+            whole = fused and join.pool is not None and clock.heard is None
+            drive: Drive | Product
+            if multiply is None:
+                drive = Product(
+                    clock.unfold(spikes), synapses, gain=gain, dtype=dtype, pool=whole, beside=beside, bias=flat
+                )
+            else:
+                current = clock.unfold(multiply(spikes))
+                drive = Drive(current, clock.steps, beside=beside, gain=gain, bias=bias, unit=True, dtype=dtype)
             out = layer.fire(drive)
             return out if whole or join.pool is None else _counted(out)
 

@@ -1,9 +1,9 @@
-"""Networks in fixed point on a GPU: products of spikes and 8-bit weights in one kernel with the neurons they drive.
+"""Networks in fixed point: spikes and 8-bit weights are multiplied as whole numbers, and spikes travel as int8.
 
 A survey of the network (`arithmetic.bounds`) says which values are small whole numbers, and that all sums are exact:
 so they are the same in whole numbers, in TF32 and in float32. Where a convolution or linear layer takes such values
-and only neurons take its result, the kernel of a `fused.Product` does both, and spikes travel as int8. What it
-does not know (the image, odd convolutions, logits) runs as in ``"tf32"``.
+and only neurons take its result, a GPU does both in one kernel (`fused.Product`), a CPU in two (`ops.onednn`, then the
+neurons as ever). What they do not know (the image, odd convolutions, logits) runs as in ``"tf32"``.
 """
 
 import os
@@ -25,7 +25,7 @@ from offspike.methods import Method
 from offspike.neurons import IF
 from offspike.ops import LONGEST
 
-__all__ = ["Join", "Whole", "check_run", "surveyed"]
+__all__ = ["Join", "Whole", "check_run", "fuses", "surveyed"]
 
 SMALL = torch.iinfo(torch.int8)
 SNAP = "snap it first: osp.snap(ann, bits=8, example=x)"
@@ -34,9 +34,10 @@ _SHAPES = ("flatten", "reshape", "view", "contiguous")  # keep the dtype, whatev
 
 @dataclass(frozen=True)
 class Join:
-    """What the kernel of a spiking layer does besides: a product, a shortcut (and its `Scale`), a pool of 2x2."""
+    """What a spiking layer does besides: a product (of an image?), a shortcut (and its `Scale`), a pool of 2x2."""
 
     product: Node
+    image: bool
     beside: str | None = None
     scale: Node | None = None
     pool: Node | None = None
@@ -48,13 +49,13 @@ class Join:
 
 
 class Whole:
-    """By spiking node what its kernel joins (``joins``), and what therefore is no step of its own (``inside``).
+    """By spiking node what joins it (``joins``), and what therefore is no step of its own (``inside``).
 
-    ``pools`` are the pools among them: what they take is pooled already.
+    ``pools`` are the pools among them: what they take is pooled already. ``fused``: it is all one kernel.
     """
 
-    def __init__(self, reading: Reading, found: Survey) -> None:
-        self.reading, self.values = reading, found.values
+    def __init__(self, reading: Reading, found: Survey, *, fused: bool) -> None:
+        self.reading, self.values, self.fused = reading, found.values, fused
         self.joins = {node.name: join for node in reading.nodes.values() if (join := self._join(node))}
         self.products = {join.product.name for join in self.joins.values()}
         self.pools = {join.pool.name for join in self.joins.values() if join.pool is not None}
@@ -94,18 +95,20 @@ class Whole:
         product = self.reading.nodes[own]
         if not (self.reading.bare(product) and self._fits(product)):
             return None
+        image = isinstance(self.reading.module(product), nn.Conv2d)
         if other is None:
-            return Join(product, pool=self._pool(node))
+            return Join(product, image, pool=self._pool(node))
         if self.values[other].bound.shape != self.values[own].bound.shape:  # a sum that repeats one of its parts
             return None
         scale = self._scale(other)
         beside = other if scale is None else self.reading.source(scale.refs[0])
-        return Join(product, beside, scale, self._pool(node))
+        return Join(product, image, beside, scale, self._pool(node))
 
     def _fits(self, node: Node) -> bool:
-        """Whether the kernel knows this product, and its input is small whole numbers."""
+        """Whether the kernels know this product, and its input is small whole numbers (a CPU's: none below 0)."""
         module, x = self.reading.module(node), self.values[node.refs[0]]
         small = isinstance(x, Reach) and bool((x.grid >= 0).all() and (x.bound <= SMALL.max).all())
+        small = small and (self.fused or self._counts(node.refs[0]))
         if isinstance(module, nn.Linear):
             return small and x.bound.ndim in (2, 3)
         if not isinstance(module, nn.Conv2d) or module.padding_mode != "zeros":
@@ -114,6 +117,11 @@ class Whole:
         padding = (k // 2, k // 2) if module.padding == "same" and stride == 1 else module.padding
         plain = (module.kernel_size, module.stride, padding) == ((k, k), (stride, stride), (k // 2, k // 2))
         return small and plain and k % 2 == 1 and module.groups == 1 and module.dilation == (1, 1)
+
+    def _counts(self, name: str) -> bool:
+        """Whether a value is spikes, or sums of them."""
+        node = self.reading.nodes[name]
+        return self.reading.neuron(node) is not None or (self.reading.passes(node) and self._counts(node.refs[0]))
 
     def _scale(self, name: str) -> Node | None:
         """The shortcut's `Scale`, if it is one number that the neurons can multiply with themselves."""
@@ -163,6 +171,8 @@ def surveyed(graph: Graph, model: nn.Module, input_shape: tuple[int, ...] | None
     for name, layer in model.named_modules():
         if isinstance(layer, SpikingLayer):
             _check_layer(name, layer)
+            if fuses(layer.theta.device):
+                _check_policy(name, layer)
     found = survey(network(graph, model), (torch.zeros(1, *input_shape),), spikes=True)
     limit = ACCUMULATORS["tf32"]
     reasons = [*found.doubts]
@@ -177,23 +187,34 @@ def surveyed(graph: Graph, model: nn.Module, input_shape: tuple[int, ...] | None
 
 
 def _check_layer(name: str, layer: SpikingLayer) -> None:
-    if not isinstance(layer.policy, LISTENING) or layer.neuron != IF():
-        raise ValueError(
-            f'precision="int8" knows osp.methods.cos_light, cos and exact; {name} has {layer.neuron}, {layer.policy}'
-        )
-    if isinstance(layer.policy, Exact) and layer.policy.place == "carry":
-        raise ValueError(
-            f'precision="int8" keeps sums on chip, a few pixels at a time, and {name} hands on along whole maps: take '
-            'place="even", or precision="tf32", which is as exact'
-        )
+    if layer.neuron != IF():
+        raise ValueError(f'precision="int8" knows neurons that send 0 and 1; {name} has {layer.neuron}')
     if layer.shift is not None or layer.start is not None:
         raise ValueError(f'precision="int8": {name} is corrected, so it is not in fixed point')
     if not bool((layer.theta == 1).all()):
         raise ValueError(f'precision="int8": the threshold of {name} is not 1, so it is not in fixed point; {SNAP}')
 
 
+def _check_policy(name: str, layer: SpikingLayer) -> None:
+    """Refuse what the one kernel does not know."""
+    if not isinstance(layer.policy, LISTENING):
+        raise ValueError(f'precision="int8" knows osp.methods.cos_light, cos and exact; {name} has {layer.policy}')
+    if isinstance(layer.policy, Exact) and layer.policy.place == "carry":
+        raise ValueError(
+            f'precision="int8" keeps sums on chip, a few pixels at a time, and {name} hands on along whole maps: take '
+            'place="even", or precision="tf32", which is as exact'
+        )
+
+
+def fuses(device: torch.device) -> bool:
+    """Whether a product and its neurons are one kernel there: on a GPU, and where Triton's interpreter plays one."""
+    return device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
+
+
 def check_run(method: Method, device: torch.device) -> None:
-    """Refuse a run that the kernel cannot do."""
+    """Refuse a run that the one kernel cannot do."""
+    if not fuses(device):
+        return
     if method.schedule != "layerwise":
         raise ValueError('precision="int8" calibrates layer by layer: the causal schedule needs another precision')
     if method.rho > LONGEST:
@@ -201,5 +222,3 @@ def check_run(method: Method, device: torch.device) -> None:
             f'precision="int8" keeps the steps that are heard on chip, at most {LONGEST}: got rho = {method.rho}; '
             'take precision="tf32", which is as exact'
         )
-    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
-        raise ValueError(f'precision="int8" runs on a GPU, and the input is on {device}: snn.to("cuda")')

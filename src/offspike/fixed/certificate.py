@@ -80,7 +80,8 @@ class Certificate:
 
     def covers(self, snn: SpikingNetwork) -> bool:
         """Whether this network is the one that it is about, as it is now, computing in numbers that are exact."""
-        numbers = {"exact32": "float32", "tf32": "tf32"}.get(snn.precision)  # bf16 rounds what it writes
+        exact = {"exact32": "float32", "tf32": "tf32", "int8": "tf32"}  # bf16 rounds what it writes
+        numbers = exact.get(snn.precision)
         same = Method.from_dict(self.method) == snn.method and numbers in self.arithmetics
         return same and fingerprint(snn) == self.weights
 

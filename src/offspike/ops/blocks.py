@@ -96,6 +96,6 @@ def row(drive: Any, t: int) -> Array:
 
 @compiled
 def add(a: Array, b: Array, gain: Any, out: Array) -> None:
-    """``a + gain·b``."""
+    """``a + gain·b``; b may be whole numbers."""
     for i in range(out.size):
-        out[i] = a[i] + b[i] * gain
+        out[i] = a[i] + type(gain)(b[i]) * gain

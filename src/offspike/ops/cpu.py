@@ -86,16 +86,18 @@ def calibrate_and_fire(
     steps = steps or len(current)
     check_listening(rho, steps)
     wide = _widen(current)
-    spikes, v_end = memory.empty((steps, wide.shape[1]), wide.dtype), torch.empty(wide.shape[1], dtype=wide.dtype)
+    small = dtype == torch.int8 and unit and not pool  # spikes as bytes: written as such
+    spikes = memory.empty((steps, wide.shape[1]), torch.int8 if small else wide.dtype)
+    v_end = torch.empty(wide.shape[1], dtype=wide.dtype)
     currents, thetas, out, v = views(wide, theta, spikes, v_end)
     none = np.empty(0, v.dtype)
 
     def given(x: Tensor | None, otherwise: Array) -> Array:
-        return otherwise if x is None else _array(x.to(theta.dtype))
+        return otherwise if x is None else _array(x if x.dtype == torch.int8 else x.to(theta.dtype))
 
     _calibrate_and_fire(
         currents, given(beside, none.reshape(0, 0)), given(gain, none), given(bias, none), given(phase, none), thetas,
-        given(v0, thetas), np.ones(1, v.dtype) if unit else thetas, out, v, inner, RULES.index(rule), rho, iterations,
+        given(v0, thetas), np.ones(1, out.dtype) if unit else thetas, out, v, inner, RULES.index(rule), rho, iterations,
         v.dtype.type(eps),
     )  # fmt: skip
     if pool:
@@ -197,7 +199,7 @@ def _fire_step(step: Array, theta: Array, sent: Array, v: Array, out: Array) -> 
 @compiled
 def _fired(m: Any, theta: Any, sent: Any) -> Any:
     s, after = m >= theta, m - theta
-    return (after if s else m), (sent if s else type(m)(0))
+    return (after if s else m), (sent if s else type(sent)(0))
 
 
 @compiled
