@@ -71,8 +71,9 @@ def test_a_convolution_of_many_filters_is_worth_it_at_more_spikes():
 
 def spiking():
     """A network with a convolution and a linear layer that may go event by event, and both ways in between."""
-    convolutions = [nn.Conv2d(3, 64, 3, padding=1), osp.QCFS(4), nn.Conv2d(64, 64, 3, stride=2, padding=1), osp.QCFS(4)]
-    linears = [nn.Flatten(), nn.Linear(64 * 9, 260), osp.QCFS(4), nn.Linear(260, 300), osp.QCFS(4), nn.Linear(300, 3)]
+    first, second = nn.Conv2d(3, 64, 3, padding=1), nn.Conv2d(64, 128, 3, stride=2, padding=1)
+    convolutions = [first, osp.QCFS(4), second, osp.QCFS(4)]
+    linears = [nn.Flatten(), nn.Linear(128 * 9, 260), osp.QCFS(4), nn.Linear(260, 300), osp.QCFS(4), nn.Linear(300, 3)]
     ann, x = dyadic(nn.Sequential(*convolutions, nn.AvgPool2d(1), *linears)), dyadic_images(4, 3, 6, 6)
     return osp.convert(ann, osp.methods.exact(4)), x
 
@@ -93,13 +94,13 @@ def test_only_large_layers_on_a_cpu():
     assert events.by_event(nn.Linear(255, 300)) is None
     assert events.by_event(nn.Linear(256, 300).double()) is None
     assert events.by_event(nn.Linear(256, 300, device="meta")) is None
-    assert events.by_event(nn.Conv2d(3, 64, 3)) is not None
+    assert events.by_event(nn.Conv2d(3, 128, 3)) is not None
     for other in (
-        nn.Conv2d(3, 63, 3),
-        nn.Conv2d(64, 64, 3, groups=2),
-        nn.Conv2d(3, 64, 3, dilation=2),
-        nn.Conv2d(3, 64, 3, padding="same"),
-        nn.Conv2d(3, 64, 3, padding=1, padding_mode="reflect"),
-        nn.ConvTranspose2d(64, 64, 3),
+        nn.Conv2d(3, 127, 3),
+        nn.Conv2d(64, 128, 3, groups=2),
+        nn.Conv2d(3, 128, 3, dilation=2),
+        nn.Conv2d(3, 128, 3, padding="same"),
+        nn.Conv2d(3, 128, 3, padding=1, padding_mode="reflect"),
+        nn.ConvTranspose2d(128, 128, 3),
     ):
         assert events.by_event(other) is None

@@ -6,8 +6,10 @@ die, for the next tensors of like size: a network runs its layers one after anot
 convolutions between them take their memory from the C library, which is told to do likewise.
 """
 
+import ctypes
 import functools
 import math
+import sys
 import weakref
 from typing import Any
 
@@ -16,9 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["empty"]
+__all__ = ["empty", "let_memory_stay"]
 
 LARGE = 4 << 20  # bytes; the C library recycles smaller pieces itself
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 KEPT = 3  # as many as a layer with a shortcut works on
 
@@ -30,7 +34,7 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     size = math.prod(shape) * dtype.itemsize
     if size < LARGE:
         return torch.empty(shape, dtype=dtype)
-    _let_memory_stay()
+    let_memory_stay()
     memory = _take(size)
     lent = memory[:size]
     # Every view of the tensor keeps ``lent`` alive: when it dies, nobody can see this memory any more.
@@ -39,12 +43,12 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 @functools.cache
-def _let_memory_stay() -> None:
-    """Have glibc keep what is freed: up to twice the largest block that it has seen come and go, of at most 32 MB.
-
-    See mallopt(3), M_MMAP_THRESHOLD. Nothing is written to this block, so it costs nothing.
-    """
-    np.empty((32 << 20) - (64 << 10), np.uint8)
+def let_memory_stay() -> None:
+    """Have glibc keep what is freed, blocks of up to 32 MB and 1 GB in all, for what is asked for next: mallopt(3)."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None  # musl has none
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, 32 << 20)
+        mallopt(M_TRIM_THRESHOLD, 1 << 30)
 
 
 def _take(size: int) -> NDArray[Any]:
