@@ -58,7 +58,10 @@ def compare(
     with_reference: bool = False,
     budget: float = 1.0,
 ) -> Iterator[Row]:
-    """The spiking network in each precision, the ANN, and SpikingJelly where it is installed, on the batch ``x``."""
+    """The spiking network in each precision, the ANN, and SpikingJelly where it is installed, on the batch ``x``.
+
+    The ANN and SpikingJelly compute in bfloat16 beside ``"bf16"``, in float32 beside the others.
+    """
     for precision in precisions:
         snn = convert(ann, method, precision=precision)
         runs: dict[str, Callable[[], Any] | None] = {
@@ -66,6 +69,7 @@ def compare(
             "ann": rivals.ann(ann, x, precision, folded=False),
             "ann, batch norms folded": rivals.ann(ann, x, precision, folded=True),
             "spikingjelly": rivals.spikingjelly(ann, x, steps, precision),
+            "spikingjelly, first layer once": rivals.spikingjelly(ann, x, steps, precision, once=True),
         }
         for what, run in runs.items():
             if run is not None:
