@@ -24,7 +24,7 @@ REFUSED = {
     "image meets spikes": "multiplies two values", "attributes": "snap cannot put F.linear",
     "products": "snap cannot put float", "padded": "snap cannot put 0 .CircularPad2d", "measured": "put torch.conv2d",
     "constants": "snap cannot put F.linear", "of the input": "put torch.abs", "ensemble": "put new_zeros",
-    "made": "put new_zeros",
+    "made": "put new_zeros", "configured": "put F.relu .* before the network",
 }  # fmt: skip
 # Layers without neurons between them: 8 bits become too many.
 LONG = {"pre-activation resnet", "densenet"}

@@ -1,6 +1,7 @@
 """The calls of a model, as fx saw them: each a node to be, with the module and the user's line that it comes from."""
 
 import inspect
+import operator
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -10,11 +11,16 @@ from typing import Any, cast
 import torch
 from torch import fx, nn
 
+from offspike.activations import Activation
 from offspike.graph import FUNCTIONS, METHODS, GraphNetwork, Kind, Node, Ref, map_values, refs_in
+from offspike.layers import SpikingLayer
 
-__all__ = ["SIZES", "Step", "bare", "limits", "place", "read"]
+__all__ = ["PRODUCTS", "SIZES", "Step", "bare", "limits", "place", "read"]
 
 SIZES = ("shape", "ndim", "size", "dim", "numel")  # what makes numbers of a tensor's shape
+PRODUCTS = (  # sums of products: one factor holds weights
+    "matmul", "bmm", "mm", "einsum", "linear", "conv1d", "conv2d", "conv3d", "conv_transpose2d",
+)  # fmt: skip
 _CLAMPS = {"clamp": "min max", "clip": "min max", "clamp_min": "min", "clamp_max": "max"}
 _NAMES = {function: name for name, function in FUNCTIONS.items()}
 
@@ -23,7 +29,8 @@ _NAMES = {function: name for name, function in FUNCTIONS.items()}
 class Step:
     """A node to be, known or not. ``owner`` is the module that makes this call, ``source`` the line that does.
 
-    ``constant`` says that it is made of parameters, buffers and sizes alone.
+    ``constant`` says that it is made of parameters, buffers and sizes alone; ``raw``, that it is made of the network's
+    inputs and nothing has weighed them yet: preprocessing, whatever it looks like.
     """
 
     name: str
@@ -34,6 +41,7 @@ class Step:
     owner: str = ""
     source: str = ""
     constant: bool = False
+    raw: bool = False
 
     @property
     def call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -53,7 +61,7 @@ class Step:
 
 def read(nodes: list[fx.Node], model: nn.Module) -> list[Step]:
     """The steps that these nodes are."""
-    return _marked(_capped([_step(node) for node in _needed(nodes)], model))
+    return _raw(_marked(_capped([_step(node) for node in _needed(nodes)], model)), model)
 
 
 def _needed(nodes: list[fx.Node]) -> list[fx.Node]:
@@ -79,6 +87,26 @@ def _marked(steps: list[Step]) -> list[Step]:
             step = replace(step, constant=True)
         marked.append(step)
     return marked
+
+
+def _raw(steps: list[Step], model: nn.Module) -> list[Step]:
+    """The steps, told which of them are made of the inputs without weights. Buffers may shift and scale an image."""
+    weighed: set[str] = set()
+    marked = []
+    for step in steps:
+        weighs = _weighs(step, model) or not weighed.isdisjoint(refs_in((step.args, step.kwargs)))
+        weighed |= {step.name} if weighs else set()
+        marked.append(replace(step, raw=not weighs and not step.constant and step.kind != "output"))
+    return marked
+
+
+def _weighs(step: Step, model: nn.Module) -> bool:
+    if step.kind == "module":
+        layer = model.get_submodule(step.target)
+        return isinstance(layer, Activation | SpikingLayer) or any(True for _ in layer.parameters())
+    if step.kind == "attribute":
+        return isinstance(operator.attrgetter(step.target)(model), nn.Parameter)
+    return step.kind in ("function", "method") and bare(step) in PRODUCTS
 
 
 def _capped(steps: list[Step], model: nn.Module) -> list[Step]:

@@ -66,8 +66,11 @@ def in_place(step: Step, module: nn.Module | None = None) -> bool:
 
 
 def relu(step: Step, module: nn.Module | None = None) -> Relu | None:
-    """The ReLU that a step is (``module``: the layer that it calls), or None; a ReLU of a constant is a constant."""
-    if step.constant:
+    """The ReLU that a step is (``module``: the layer that it calls), or None.
+
+    A ReLU of a constant is a constant, and one of an image that no weights have met is preprocessing.
+    """
+    if step.constant or step.raw:
         return None
     if module is not None:
         bounds, x = _module_bounds(module), _given(step)
