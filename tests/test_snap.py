@@ -313,3 +313,28 @@ def test_a_parameter_beside_spikes_is_named():
     x = torch.randn(6, 2, 4, 4)
     with pytest.raises(ValueError, match=r"snap cannot put torch\.cat of expand on a grid, which is made of param"):
         osp.snap(Beside().eval(), example=x)
+
+
+MOVED = {
+    "tile": lambda y: y.tile(1, 1, 2),
+    "rot90": lambda y: torch.rot90(y, 1, (2, 3)),
+    "repeat_interleave": lambda y: y.repeat_interleave(2, 2),
+    "tensor_split": lambda y: torch.cat(y.tensor_split(2, 1)[::-1], 1),
+    "diagonal": lambda y: y.diagonal(0, 2, 3)[..., None],
+    "broadcast_to": lambda y: torch.broadcast_to(y[:, :, :1], y.shape),
+    "reshape_as": lambda y: y.transpose(2, 3).reshape_as(y),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+@torch.no_grad()
+def test_values_that_are_only_moved_stay_on_their_grid(name):
+    class Moved(Scaled):
+        def forward(self, x):
+            return self.head(MOVED[name](self.act(self.conv(x))))
+
+    ann, x = dyadic(Moved()), dyadic_images(6, 2, 4, 4)
+    snapped = osp.snap(ann, example=x)
+    expected = ann.head(MOVED[name](ann.act(ann.conv(x))))
+    assert torch.equal(snapped(x), expected)
+    assert osp.certify(snapped, osp.convert(snapped, osp.methods.exact(4), example=x), [(x, None)]).proved

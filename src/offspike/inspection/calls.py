@@ -2,12 +2,13 @@
 
 from collections.abc import Collection, Mapping
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from offspike.activations import Activation
 from offspike.capture import INSTEAD, PRODUCTS, Step, limits
-from offspike.graph import refs_in
+from offspike.graph import refs_in, values_in
 from offspike.inspection import sites
 from offspike.inspection.axes import on_the_batch_axis
 from offspike.inspection.obstacles import ADVICE, FUNCTIONS, LINEAR, MODULES, Finding
@@ -68,6 +69,8 @@ def function_obstacle(
     try:
         step.node()
     except ValueError:
+        if values_in((step.args, step.kwargs), torch.dtype):
+            return "cast"
         return "unknown" if kind is None or step.constant else "outside"
     if step.constant:
         return None

@@ -23,7 +23,7 @@ _PARAMETERS = {
     ),
     **dict.fromkeys(("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"), "x output_size"),
 }
-SHAPED = ("expand_as", "view_as")  # of the second tensor only its shape matters
+SHAPED = ("expand_as", "view_as", "reshape_as")  # of the second tensor only its shape matters
 _RELUS = ("relu", "relu6", "leaky_relu", "hardtanh", "clamp", "clip", "clamp_min")
 _POOLS: dict[type[nn.Module], int] = {nn.MaxPool1d: 1, nn.MaxPool2d: 2, nn.MaxPool3d: 3}
 _ADAPTIVE: dict[type[nn.Module], int] = {nn.AdaptiveMaxPool1d: 1, nn.AdaptiveMaxPool2d: 2, nn.AdaptiveMaxPool3d: 3}
