@@ -176,7 +176,7 @@ class Reading:
         """Whether a node may change its first argument; so does an in-place ReLU of the image, which stays a ReLU."""
         module = self.module(node)
         layer = module is not None and type(module) not in _SAME and bool(getattr(module, "inplace", False))
-        relu = node.target.startswith("F.") and "dropout" not in node.target
+        relu = node.kind == "function" and node.target in ("F.relu", "F.relu6", "F.leaky_relu", "F.hardtanh")
         return layer or _in_place(node) or (relu and (node.args[-1:] == (True,) or node.kwargs.get("inplace") is True))
 
     def _size(self, node: Node) -> int:
