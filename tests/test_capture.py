@@ -77,13 +77,14 @@ class Refused(nn.Module):
         if self.how == "function":
             return torch.erf(x)  # line A
         if self.how == "method":
-            return x.cumsum(1)  # line B
+            return x.logit()  # line B
         if self.how == "branch" and x.sum() > 0:  # line C
             return x
         if self.how == "plain tensor":
             return x + self.plain  # line D
         if self.how == "attribute":
-            return x.mT + 1  # line E
+            part = x.imag  # line E
+            return part + 1
         if self.how == "item":
             x[0] = 1  # line F
         if self.how == "infinite":
@@ -95,10 +96,10 @@ class Refused(nn.Module):
     ("how", "said", "mark"),
     [
         ("function", "unknown function 'torch.erf'", "A"),
-        ("method", "unknown method 'cumsum'", "B"),
+        ("method", "unknown method 'logit'", "B"),
         ("branch", "Refused cannot be captured: .*control flow", "C"),
         ("plain tensor", "register_buffer", "D"),
-        ("attribute", "unknown function 'Tensor.mT'", "E"),
+        ("attribute", "unknown function 'Tensor.imag'", "E"),
         ("item", "an assignment into a tensor .*torch.cat or F.pad", "F"),
         ("infinite", "inf cannot be written down", "G"),
         ("dtype", "unknown method 'to'", "H"),

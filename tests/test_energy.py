@@ -311,6 +311,29 @@ def test_the_image_is_multiplied_once_and_where_spikes_meet_it_at_every_step():
     assert spent[0] == energy(snn, [x], 1)
 
 
+@pytest.mark.parametrize(
+    ("product", "name"),
+    [
+        (torch.matmul, r"torch\.matmul"),
+        (lambda y, w: torch.einsum("bi,io->bo", y, w), r"torch\.einsum"),
+        (lambda y, w: y.mm(w), "mm"),
+        (lambda y, w: torch.inner(y, w.T), r"torch\.inner"),
+    ],
+)
+def test_products_that_are_no_layers_are_said_not_to_be_counted(product, name):
+    class One(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.act, self.w = nn.Linear(3, 4), osp.QCFS(4), nn.Parameter(torch.rand(4, 2))
+
+        def forward(self, x):
+            return product(self.act(self.fc(x)), self.w)
+
+    x = torch.rand(5, 3)
+    with pytest.warns(UserWarning, match=f"energy counts layers, not {name}:"):
+        energy(osp.convert(One().eval(), osp.methods.exact(4), example=x), [x], 4)
+
+
 def test_several_inputs_and_what_is_not_counted():
     class Two(nn.Module):
         def __init__(self):

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import offspike as osp
+from exact import dyadic, dyadic_images
 from offspike.graph import GraphNetwork
 
 
@@ -149,7 +150,9 @@ def test_thresholds_are_quantiles_of_what_reaches_them_layer_by_layer():
 @pytest.mark.parametrize("site", [nn.ReLU6(), nn.Hardtanh(0.0, 6.0)])
 def test_thresholds_stay_below_the_cap_of_the_activation_they_stand_for(site):
     x = torch.linspace(0, 100, 1001)[:, None]
-    ann = osp.prepare(nn.Sequential(nn.Identity(), site, nn.Linear(1, 1), nn.ReLU()), osp.QCFS(4), example=x)
+    ann = osp.prepare(nn.Sequential(nn.Linear(1, 1), site, nn.Linear(1, 1), nn.ReLU()), osp.QCFS(4), example=x)
+    ann[0].weight.data.fill_(1.0)
+    ann[0].bias.data.zero_()
     ann[2].weight.data.fill_(5.0)
     ann[2].bias.data.zero_()
     assert ann[1].lam.item() == pytest.approx(6.0)
@@ -403,3 +406,79 @@ def test_a_computed_weight_is_still_trained():
         assert ann.state_dict().keys() > model.state_dict().keys()
         ann(torch.rand(8, 4)).square().sum().backward()
         assert all(p.grad is not None for p in ann[0].parameters())
+
+
+class OfTheImage(nn.Module):
+    """Something done to the image before the network; one ReLU that is used there and as an activation."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.fc, self.relu, self.head = how, nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)
+        self.register_buffer("mean", torch.full((4,), 0.5))
+        self.scale = nn.Parameter(torch.full((4,), 0.5))
+        self.inside = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        return self.head(self.relu(self.fc(self.how(self, x))))
+
+
+PREPROCESSING = {
+    "clamp": (lambda m, x: x.clamp(0, 1), lambda x: x.clamp(0, 1)),
+    "torch.clamp": (lambda m, x: torch.clamp(x, min=0), lambda x: x * (x > 0)),
+    "normalised": (lambda m, x: F.relu((x - m.mean) / m.mean), lambda x: (2 * x - 1) * (x > 0.5)),
+    "hardtanh": (lambda m, x: F.hardtanh(x, -0.5, 0.5), lambda x: x.clamp(-0.5, 0.5)),
+    "hardtanh(0, 1)": (lambda m, x: F.hardtanh(x, 0.0, 1.0), lambda x: x.clamp(0, 1)),
+    "leaky": (lambda m, x: F.leaky_relu(x, 0.5), lambda x: torch.where(x > 0, x, x / 2)),
+    "shared": (lambda m, x: m.relu(x) - x, lambda x: -x * (x < 0)),
+    "in place": (lambda m, x: m.inside(x), lambda x: x * (x > 0)),
+    "F.relu in place": (lambda m, x: F.relu(x, True), lambda x: x * (x > 0)),
+    "relu_": (lambda m, x: x.relu_(), lambda x: x * (x > 0)),
+}
+
+
+@pytest.mark.parametrize("name", PREPROCESSING)
+@torch.no_grad()
+def test_what_is_done_to_the_image_itself_stays(name):
+    """The network of the image and that of the image preprocessed by hand are the same, bit for bit."""
+    how, by_hand = PREPROCESSING[name]
+    x = dyadic_images(9, 4)
+    model = OfTheImage(how).eval()
+    found = osp.audit(model, x)
+    assert found.verdict == "prepare"
+    assert [o.fate for o in found.operations].count("becomes a spiking layer by osp.prepare") == 1
+    assert any(o.fate == "stays, computed once: the image before any weights" for o in found.operations)
+    ann = dyadic(osp.prepare(model, osp.QCFS(4), example=x.clone()))
+    fc, act, head = ann.fc, next(m for m in ann.modules() if isinstance(m, osp.QCFS)), ann.head
+    expected = head(act(fc(by_hand(x))))
+    assert torch.equal(ann(x.clone()), expected)
+    snn, given = osp.convert(ann, osp.methods.exact(4)), x.clone()
+    assert len(snn.layers) == 1
+    assert torch.equal(snn(given, steps=4).mean(0), expected)
+    assert torch.equal(given, x), "a spiking network leaves its images alone"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda m, x: F.relu(x * m.scale),
+        lambda m, x: F.relu(x @ m.mean.expand(4, 4)),
+        lambda m, x: F.relu(m.fc(x)[:, :4]),
+    ],
+)
+def test_behind_weights_a_relu_is_an_activation(how):
+    ann = osp.prepare(OfTheImage(how), osp.QCFS(4), example=torch.rand(2, 4))
+    assert sum(isinstance(m, osp.QCFS) for m in ann.modules()) == 2
+
+
+def test_a_model_whose_only_relu_is_of_the_image():
+    with pytest.raises(ValueError, match="no ReLU behind a layer with weights"):
+        osp.prepare(nn.Sequential(nn.ReLU(), nn.Linear(4, 2)), osp.QCFS(4), example=torch.rand(2, 4))
+
+
+@torch.no_grad()
+def test_spikes_at_the_input_are_asked_for():
+    model, x = nn.Sequential(osp.QCFS(4), nn.Linear(4, 4), nn.ReLU()), dyadic_images(9, 4)
+    ann = dyadic(osp.prepare(model, osp.QCFS(4), example=x))
+    snn = osp.convert(ann, osp.methods.exact(4))
+    assert list(snn.layers) == ["0", "2"]
+    assert torch.equal(snn(x, 4).mean(0), ann(x))

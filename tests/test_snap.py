@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import offspike as osp
+from exact import dyadic, dyadic_images
 from gallery import ACCEPTED
 from offspike.arithmetic.grids import InputGrid, Scale, finest, significant_bits
 from offspike.fixed.absorb import absorb
@@ -18,12 +19,12 @@ from offspike.graph import map_values
 from offspike.preprocess import Preprocess
 from test_random_networks import Random, operation
 
-# A product with the image itself; F.linear with the weight of another layer; a cast; what has no grid of its own.
+# A product with the image itself; F.linear with a weight that is no layer's; a cast; what has no grid of its own.
 REFUSED = {
     "image meets spikes": "multiplies two values", "attributes": "snap cannot put F.linear",
     "products": "snap cannot put float", "padded": "snap cannot put 0 .CircularPad2d", "measured": "put torch.conv2d",
-    "constants": "multiplies two values", "of the input": "put torch.abs", "ensemble": "put new_zeros",
-    "made": "put new_zeros", "shaped as": "multiplies two values",
+    "constants": "snap cannot put F.linear", "of the input": "put torch.abs", "ensemble": "put new_zeros",
+    "made": "put new_zeros", "configured": "put F.relu .* before the network",
 }  # fmt: skip
 # Layers without neurons between them: 8 bits become too many.
 LONG = {"pre-activation resnet", "densenet"}
@@ -277,3 +278,63 @@ def test_snapping_twice_is_refused_and_the_ann_is_not_touched():
     assert all(torch.equal(value, ann.state_dict()[key]) for key, value in before.items())
     with pytest.raises(ValueError, match="has been snapped"):
         osp.snap(snapped, example=x)
+
+
+class Scaled(nn.Module):
+    """A parameter in the shape of what it is multiplied with, and of what it is added to."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.act, self.head = nn.Conv2d(2, 4, 3, padding=1), osp.QCFS(4), nn.Conv2d(4, 3, 1)
+        self.scale = nn.Parameter(torch.tensor([0.5, 1.0, 2.0, -1.0]).view(4, 1, 1))
+
+    def forward(self, x):
+        y = self.act(self.conv(x))
+        return self.head(y * self.scale.expand_as(y) + self.scale.neg().expand(y.size(0), -1, 4, 4))
+
+
+@torch.no_grad()
+def test_what_is_made_of_parameters_is_a_number():
+    """Weights, thresholds and images on a grid of 1/8 already: nothing is rounded, so the answers are the model's."""
+    ann, x = dyadic(Scaled()), dyadic_images(6, 2, 4, 4)
+    snapped = osp.snap(ann, example=x)
+    assert torch.equal(snapped(x), ann(x))
+    snn = osp.convert(snapped, osp.methods.exact(4, place="first"), example=x)
+    assert osp.certify(snapped, snn, [(x, None)]).proved
+    assert torch.equal(snn(x, 4).mean(0), ann(x))
+
+
+def test_a_parameter_beside_spikes_is_named():
+    class Beside(Scaled):
+        def forward(self, x):
+            y = self.act(self.conv(x))
+            return self.head(torch.cat([y[:, :3], self.scale[:1].expand(y.size(0), 1, 4, 4)], 1))
+
+    x = torch.randn(6, 2, 4, 4)
+    with pytest.raises(ValueError, match=r"snap cannot put torch\.cat of expand on a grid, which is made of param"):
+        osp.snap(Beside().eval(), example=x)
+
+
+MOVED = {
+    "tile": lambda y: y.tile(1, 1, 2),
+    "rot90": lambda y: torch.rot90(y, 1, (2, 3)),
+    "repeat_interleave": lambda y: y.repeat_interleave(2, 2),
+    "tensor_split": lambda y: torch.cat(y.tensor_split(2, 1)[::-1], 1),
+    "diagonal": lambda y: y.diagonal(0, 2, 3)[..., None],
+    "broadcast_to": lambda y: torch.broadcast_to(y[:, :, :1], y.shape),
+    "reshape_as": lambda y: y.transpose(2, 3).reshape_as(y),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+@torch.no_grad()
+def test_values_that_are_only_moved_stay_on_their_grid(name):
+    class Moved(Scaled):
+        def forward(self, x):
+            return self.head(MOVED[name](self.act(self.conv(x))))
+
+    ann, x = dyadic(Moved()), dyadic_images(6, 2, 4, 4)
+    snapped = osp.snap(ann, example=x)
+    expected = ann.head(MOVED[name](ann.act(ann.conv(x))))
+    assert torch.equal(snapped(x), expected)
+    assert osp.certify(snapped, osp.convert(snapped, osp.methods.exact(4), example=x), [(x, None)]).proved

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from offspike.arithmetic.roles import SYNAPSES, bare
-from offspike.capture import captured
+from offspike.capture import PRODUCTS, captured
 from offspike.clock import active_clock
 from offspike.fanout import Wiring, fan_out, wired
 from offspike.graph import GraphNetwork
@@ -42,7 +42,6 @@ from offspike.pooling import GatedMaxPool
 __all__ = ["CostModel", "Energy", "energies", "energy", "fan_out"]
 
 COUNTS = ("synaptic_operations", "macs", "membrane_updates", "ann_macs")
-PRODUCTS = ("conv1d", "conv2d", "conv3d", "conv_transpose2d", "linear", "matmul")
 
 
 @dataclass(frozen=True)

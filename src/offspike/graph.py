@@ -51,7 +51,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **_table("torch.", torch, "swapaxes relu relu_ clamp clamp_ clamp_min clamp_max clip conv1d conv2d conv3d"),
     **_table("torch.", torch, "conv_transpose2d avg_pool1d adaptive_avg_pool1d max_pool1d max_pool2d max_pool3d"),
     **_table("torch.", torch, "pixel_shuffle pixel_unshuffle channel_shuffle einsum hstack index_select t zeros_like"),
-    **_table("torch.", torch, "ones_like full_like " + _NONLINEAR),
+    **_table("torch.", torch, "tile rot90 repeat_interleave tensor_split broadcast_to diagonal take_along_dim gather"),
+    **_table("torch.", torch, "cumsum diff tril triu conv_transpose1d conv_transpose3d inner addmm tensordot clone"),
+    **_table("torch.", torch, "detach ones_like full_like " + _NONLINEAR),
     **_table("F.", F, "avg_pool2d avg_pool3d adaptive_avg_pool2d adaptive_avg_pool3d max_pool1d max_pool2d max_pool3d"),
     **_table("F.", F, "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d batch_norm unfold fold softplus"),
     **_table("F.", F, "pad interpolate linear dropout dropout1d dropout2d dropout3d relu relu6 leaky_relu hardtanh"),
@@ -62,7 +64,8 @@ METHODS = frozenset(
     | _table("", Tensor, "flatten unflatten reshape view permute transpose squeeze unsqueeze chunk split narrow expand")
     | _table("", Tensor, "sum flip roll select unbind movedim swapaxes repeat expand_as view_as matmul detach numel")
     | _table("", Tensor, "clamp_min clamp_min_ clamp_max clip clip_ float t index_select bmm mm new_zeros new_ones")
-    | _table("", Tensor, "new_full " + _NONLINEAR)
+    | _table("", Tensor, "tile rot90 repeat_interleave tensor_split broadcast_to diagonal take_along_dim gather")
+    | _table("", Tensor, "cumsum diff tril triu unfold reshape_as new_full " + _NONLINEAR)
 )
 
 

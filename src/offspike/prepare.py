@@ -56,7 +56,9 @@ def prepare(
         )
     ann = _exchange(model, steps, activation, pool, by_graph=by_graph)
     if not any(isinstance(module, Activation) for module in ann.modules()):
-        raise ValueError("there is nothing to convert: this model has no ReLU. Put nn.ReLU() behind its layers")
+        raise ValueError(
+            "there is nothing to convert: this model has no ReLU behind a layer with weights. Put nn.ReLU() there"
+        )
     remember_shapes(ann, inputs)
     return ann
 
@@ -91,15 +93,15 @@ def _needed(model: nn.Module) -> int:
 
 def _needs_graph(steps: list[Step], model: nn.Module, pool: Pooling) -> bool:
     """Whether an activation or a max-pool is not a layer, or a layer used several times."""
-    layers: Counter[nn.Module] = Counter()
+    uses = Counter(layer(step, model) for step in steps)  # also those that stay: of the image itself
     for step in steps:
         module = layer(step, model)
         is_site = sites.relu(step, module) or (pool != "keep" and sites.pool(step, module))
         if is_site and (module is None or step.kwargs):  # relu(input=x): the new layer's argument has no such name
             return True
-        if module is not None and (is_site or isinstance(module, Activation)):
-            layers[module] += 1
-    return max(layers.values(), default=0) > 1
+        if module is not None and (is_site or isinstance(module, Activation)) and uses[module] > 1:
+            return True
+    return False
 
 
 def _exchange(

@@ -87,7 +87,9 @@ def _obstacles(steps: list[Step], model: nn.Module, states: dict[str, str]) -> l
                 findings.append((step, Finding(step.target, f"it is used {count} times", fix, True, step.source)))
         elif step.kind in ("function", "method") and (kind := function_obstacle(step, states, steps, aside)):
             findings.append((step, advise(step.owner or "the model", step.target, kind, step.source)))
-        blamed |= {step.name} if findings and findings[-1][0] is step else set()
+        # What osp.prepare mends has one result: what comes of it is looked at for itself.
+        named = bool(findings) and findings[-1][0] is step and MENDED not in findings[-1][1].fix
+        blamed |= {step.name} if named else set()
     return findings
 
 

@@ -32,7 +32,8 @@ _SHAPES = (
     "flatten", "unflatten", "reshape", "view", "permute", "transpose", "squeeze", "unsqueeze", "flip", "roll",
     "select", "unbind", "movedim", "swapaxes", "repeat", "expand", "expand_as", "view_as", "clone", "contiguous",
     "detach", "pad", "dropout", "dropout1d", "dropout2d", "dropout3d", "pixel_shuffle", "pixel_unshuffle",
-    "channel_shuffle", "floordiv", "mod",
+    "channel_shuffle", "floordiv", "mod", "tile", "rot90", "repeat_interleave", "tensor_split", "broadcast_to",
+    "diagonal", "reshape_as",
 )  # fmt: skip
 _FUNCTIONS: dict[str, Role] = {
     **dict.fromkeys(_SHAPES, "shape"),

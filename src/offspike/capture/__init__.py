@@ -10,13 +10,13 @@ import traceback
 from torch import nn
 
 from offspike.capture.factories import FACTORIES, INSTEAD, CaptureError, factory
-from offspike.capture.steps import SIZES, Step, bare, limits, place, read
+from offspike.capture.steps import PRODUCTS, SIZES, Step, bare, limits, place, read
 from offspike.capture.tracer import Example, Tracer, weight
 from offspike.graph import Graph, GraphNetwork
 
 __all__ = [
-    "FACTORIES", "INSTEAD", "SIZES", "CaptureError", "Step", "bare", "capture", "captured", "limits", "network",
-    "trace", "weight",
+    "FACTORIES", "INSTEAD", "PRODUCTS", "SIZES", "CaptureError", "Step", "bare", "capture", "captured", "limits",
+    "network", "trace", "weight",
 ]  # fmt: skip
 
 

@@ -24,7 +24,7 @@ INSTEAD = {
 }
 _NAMES = {
     "filled": "zeros ones full empty new_empty empty_like",
-    "series": "arange linspace logspace eye range tril_indices triu_indices meshgrid",
+    "series": "new_tensor arange linspace logspace eye range tril_indices triu_indices meshgrid",
     "random": "rand randn randint randperm rand_like randn_like randint_like bernoulli normal multinomial uniform",
 }
 FACTORIES: dict[str, str] = {name: kind for kind, names in _NAMES.items() for name in names.split()}

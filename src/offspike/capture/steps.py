@@ -1,6 +1,7 @@
 """The calls of a model, as fx saw them: each a node to be, with the module and the user's line that it comes from."""
 
 import inspect
+import operator
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -10,11 +11,24 @@ from typing import Any, cast
 import torch
 from torch import fx, nn
 
+from offspike.activations import Activation
 from offspike.graph import FUNCTIONS, METHODS, GraphNetwork, Kind, Node, Ref, map_values, refs_in
+from offspike.layers import SpikingLayer
 
-__all__ = ["SIZES", "Step", "bare", "limits", "place", "read"]
+__all__ = ["PRODUCTS", "SIZES", "Step", "bare", "limits", "place", "read"]
 
 SIZES = ("shape", "ndim", "size", "dim", "numel")  # what makes numbers of a tensor's shape
+PRODUCTS = (  # sums of products: one factor holds weights
+    "matmul", "bmm", "mm", "einsum", "linear", "inner", "tensordot", "addmm", "conv1d", "conv2d", "conv3d",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+)  # fmt: skip
+_SYNONYMS = {
+    "multiply": "mul", "subtract": "sub", "divide": "div", "true_divide": "div", "negative": "neg", "absolute": "abs",
+    "concatenate": "cat", "swapdims": "transpose", "moveaxis": "movedim",
+}  # fmt: skip
+_ATTRIBUTES: dict[str, tuple[Any, ...]] = {  # as methods that do the same
+    "T": ("t",), "H": ("t",), "mT": ("transpose", -2, -1), "mH": ("transpose", -2, -1), "data": ("detach",),
+}  # fmt: skip
 _CLAMPS = {"clamp": "min max", "clip": "min max", "clamp_min": "min", "clamp_max": "max"}
 _NAMES = {function: name for name, function in FUNCTIONS.items()}
 
@@ -23,7 +37,8 @@ _NAMES = {function: name for name, function in FUNCTIONS.items()}
 class Step:
     """A node to be, known or not. ``owner`` is the module that makes this call, ``source`` the line that does.
 
-    ``constant`` says that it is made of parameters, buffers and sizes alone.
+    ``constant`` says that it is made of parameters, buffers and sizes alone; ``raw``, that it is made of the network's
+    inputs and nothing has weighed them yet: preprocessing, whatever it looks like.
     """
 
     name: str
@@ -34,6 +49,7 @@ class Step:
     owner: str = ""
     source: str = ""
     constant: bool = False
+    raw: bool = False
 
     @property
     def call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -53,7 +69,7 @@ class Step:
 
 def read(nodes: list[fx.Node], model: nn.Module) -> list[Step]:
     """The steps that these nodes are."""
-    return _marked(_capped([_step(node) for node in _needed(nodes)], model))
+    return _raw(_marked(_capped([_step(node) for node in _needed(nodes)], model)), model)
 
 
 def _needed(nodes: list[fx.Node]) -> list[fx.Node]:
@@ -79,6 +95,26 @@ def _marked(steps: list[Step]) -> list[Step]:
             step = replace(step, constant=True)
         marked.append(step)
     return marked
+
+
+def _raw(steps: list[Step], model: nn.Module) -> list[Step]:
+    """The steps, told which of them are made of the inputs without weights. Buffers may shift and scale an image."""
+    weighed: set[str] = set()
+    marked = []
+    for step in steps:
+        weighs = _weighs(step, model) or not weighed.isdisjoint(refs_in((step.args, step.kwargs)))
+        weighed |= {step.name} if weighs else set()
+        marked.append(replace(step, raw=not weighs and not step.constant and step.kind != "output"))
+    return marked
+
+
+def _weighs(step: Step, model: nn.Module) -> bool:
+    if step.kind == "module":
+        layer = model.get_submodule(step.target)
+        return isinstance(layer, Activation | SpikingLayer) or any(True for _ in layer.parameters())
+    if step.kind == "attribute":
+        return isinstance(operator.attrgetter(step.target)(model), nn.Parameter)
+    return step.kind in ("function", "method") and bare(step) in PRODUCTS
 
 
 def _capped(steps: list[Step], model: nn.Module) -> list[Step]:
@@ -118,24 +154,44 @@ def limits(step: Step) -> tuple[Any, Any]:
 
 
 def _step(node: fx.Node) -> Step:
-    kinds: dict[str, Kind] = {"placeholder": "input", "get_attr": "attribute"}
-    kind = kinds.get(node.op, cast(Kind, node.op.removeprefix("call_")))
-    target, args = node.target, node.args
-    if target is getattr and args[1] in ("shape", "ndim"):
-        target, args = str(args[1]), args[:1]
-    elif target is getattr and args[1] in ("T", "data"):
-        kind, target, args = "method", "t" if args[1] == "T" else "detach", args[:1]
-    elif target is getattr:
-        target = f"Tensor.{args[1]}"
-    if not isinstance(target, str):
-        origin = (getattr(target, "__module__", None) or "torch").replace("torch._C._nn", "torch.nn.functional")
-        target = _NAMES.get(target, f"{origin}.{getattr(target, '__name__', target)}")
+    kind, target, args = _called(node)
     stack = [name for name, _ in node.meta.get("nn_module_stack", {}).values()]
     if node.op == "call_module" and stack and stack[-1] == target:
         stack.pop()
     frames = [(file, int(line)) for file, line in re.findall(r'File "(.+?)", line (\d+)', node.stack_trace or "")]
     owner = stack[-1] if stack else ""
-    return Step(node.name, kind, target, _plain(args), dict(_plain(node.kwargs)), owner, place(frames))
+    step = Step(node.name, kind, target, _plain(args), dict(_plain(node.kwargs)), owner, place(frames))
+    return _laid(step) if kind in ("function", "method") else step
+
+
+def _called(node: fx.Node) -> tuple[Kind, str, tuple[Any, ...]]:
+    """What kind of call a node is, of what, and with which arguments: one name for each operation."""
+    kinds: dict[str, Kind] = {"placeholder": "input", "get_attr": "attribute"}
+    kind = kinds.get(node.op, cast(Kind, node.op.removeprefix("call_")))
+    target, args = node.target, node.args
+    if target is getattr:
+        name = str(args[1])
+        if name in ("shape", "ndim"):
+            return kind, name, args[:1]
+        method, *axes = _ATTRIBUTES.get(name, (f"Tensor.{name}",))
+        return ("method", method, (args[0], *axes)) if name in _ATTRIBUTES else (kind, method, args)
+    if not isinstance(target, str):
+        origin = (getattr(target, "__module__", None) or "torch").replace("torch._C._nn", "torch.nn.functional")
+        target = _NAMES.get(target, f"{origin}.{getattr(target, '__name__', target)}")
+    if kind == "method" or (kind == "function" and target.startswith("torch.")):
+        owner, dot, name = target.rpartition(".")
+        target = owner + dot + _SYNONYMS.get(name, name)
+    return kind, target, args
+
+
+def _laid(step: Step) -> Step:
+    """Without ``memory_format``: how a tensor lies in memory is no matter of its values."""
+    args = tuple(value for value in step.args if not isinstance(value, torch.memory_format))
+    kwargs = {key: value for key, value in step.kwargs.items() if not isinstance(value, torch.memory_format)}
+    if (args, kwargs) == (step.args, step.kwargs):
+        return step
+    target = "contiguous" if step.target == "to" and len(args) == 1 and not kwargs else step.target
+    return replace(step, target=target, args=args, kwargs=kwargs)
 
 
 def _plain(value: Any) -> Any:

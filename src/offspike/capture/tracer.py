@@ -14,6 +14,7 @@ from torch.fx.proxy import Attribute, TraceError
 
 from offspike.activations import Activation
 from offspike.capture.factories import CaptureError
+from offspike.capture.steps import SIZES
 from offspike.graph import GraphNetwork, map_values
 from offspike.layers import SpikingLayer
 from offspike.leaves import LEAVES
@@ -83,8 +84,11 @@ class _Proxy(_Sized, fx.Proxy):
     def __setitem__(self, index: Any, value: Any) -> None:
         raise CaptureError("an assignment into a tensor", "build the tensor with torch.cat or F.pad")
 
-    def __getattr__(self, k: str) -> Attribute:
-        return _Attribute(self, k)
+    def __getattr__(self, k: str) -> Any:
+        """A method to be called, or an attribute: noted at once, for fx would name the line that uses it."""
+        if k in SIZES or callable(getattr(Tensor, k, len)):
+            return _Attribute(self, k)
+        return self.tracer.create_proxy("call_function", getattr, (self, k), {})
 
 
 class Tracer(fx.Tracer):

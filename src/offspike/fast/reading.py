@@ -48,8 +48,7 @@ class Reading:
             if any(self.neuron(user) or user.name in self.early for user in self.users[node.name]):
                 self.early.add(node.name)
         self.sums = {node.name: parts for node in graph.nodes if (parts := self._sum(node))}
-        changed = [node for node in graph.nodes if _in_place(node) and node.name not in self.sums]
-        self.in_place = bool(changed)
+        self.in_place = any(self._changes(node) and node.name not in self.sums for node in graph.nodes)
 
     def module(self, node: Node) -> nn.Module | None:
         """The layer that a node calls, if it calls one."""
@@ -172,6 +171,13 @@ class Reading:
             return None
         largest = max(own, key=lambda name: self._size(self.nodes[name]))
         return largest, names[1 - names.index(largest)]
+
+    def _changes(self, node: Node) -> bool:
+        """Whether a node may change its first argument; so does an in-place ReLU of the image, which stays a ReLU."""
+        module = self.module(node)
+        layer = module is not None and type(module) not in _SAME and bool(getattr(module, "inplace", False))
+        relu = node.kind == "function" and node.target in ("F.relu", "F.relu6", "F.leaky_relu", "F.hardtanh")
+        return layer or _in_place(node) or (relu and (node.args[-1:] == (True,) or node.kwargs.get("inplace") is True))
 
     def _size(self, node: Node) -> int:
         """How many weights the layer of a node has."""

@@ -17,6 +17,7 @@ from offspike.activations import QCFS
 from offspike.arithmetic.averages import divisor, sum_pool
 from offspike.arithmetic.grids import InputGrid, Scale
 from offspike.arithmetic.roles import bare, role
+from offspike.fixed import known
 from offspike.fixed.assembly import Assembly
 from offspike.fixed.units import along, filled_up, reduced, rescale, smallest
 from offspike.graph import GraphNetwork, Node, Ref, fill, map_values
@@ -43,7 +44,8 @@ class _Absorb:
     ) -> None:
         self.old = network
         self.grids = grids
-        self.values = _values(network, inputs)  # of one sample, for their shapes
+        self.values = known.values(network, inputs)  # of one sample, for their shapes
+        self.constants = known.constants(network, self.values)
         self.wishes = self._wishes()
         self.units: dict[str, Any] = {}
         self.refs: dict[str, Ref] = {}  # who now holds the value of an old node
@@ -51,7 +53,7 @@ class _Absorb:
 
     def run(self) -> GraphNetwork:
         for node in self.old.graph.nodes:
-            handle = getattr(self, f"_{role(node, self.old)}")
+            handle = self._constant if node.name in self.constants else getattr(self, f"_{role(node, self.old)}")
             self.refs[node.name] = Ref(node.name)
             handle(node)
         made = self.new.network(self.old.input_shape)
@@ -96,7 +98,8 @@ class _Absorb:
         layer = self._module(node)
         what = node.target if layer is None else f"{node.target} ({type(layer).__name__})"
         raise ValueError(
-            f"snap cannot put {what} on a grid: say it with layers, sums, slices or pools, in a network {REMEDY}"
+            f"snap cannot put {what} on a grid: say it with layers, sums, slices or pools, in a network {REMEDY}. What "
+            "is done to the image alone can be done before the network"
         )
 
     def _norm(self, node: Node) -> None:
@@ -207,6 +210,7 @@ class _Absorb:
         return None
 
     def _shape(self, node: Node) -> None:
+        known.refuse(node, self.constants)
         unit = self.old.call(node, *self._filled(node, self.units))
         self.units[node.name] = map_values(unit, filled_up)
         if node.kind == "module":
@@ -215,6 +219,8 @@ class _Absorb:
             self._emit(self._renamed(node), node)
 
     def _output(self, node: Node) -> None:
+        known.refuse(node, self.constants)
+
         def finish(leaf: Any) -> Any:
             unit = self._unit_of(leaf)
             return leaf if unit is None else self._in_unit(leaf.name, torch.ones_like(unit), node)
@@ -241,7 +247,7 @@ class _Absorb:
         return unit if isinstance(unit, Tensor) else None
 
     def _number(self, value: Any) -> Any:
-        """A number, or the tensor of an attribute."""
+        """A number, or the tensor of a constant."""
         found = self.values[value.name] if isinstance(value, Ref) else value
         return found.detach().double() if isinstance(found, Tensor) else found
 
@@ -273,8 +279,8 @@ class _Absorb:
         return divisor(self.old, node, before, after, self.values.__getitem__)
 
     def _filled(self, node: Node, values: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        known = {name: self._value(name, values) for name in node.refs}
-        return fill(node.args, known), fill(node.kwargs, known)
+        found = {name: self._value(name, values) for name in node.refs}
+        return fill(node.args, found), fill(node.kwargs, found)
 
     def _value(self, name: str, values: dict[str, Any]) -> Any:
         value = values[name]
@@ -286,12 +292,3 @@ class _Absorb:
     def _emit(self, node: Node, old: Node) -> None:
         self.new.add(node)
         self.refs[old.name] = Ref(node.name)
-
-
-def _values(network: GraphNetwork, inputs: tuple[Tensor, ...]) -> dict[str, Any]:
-    """The value of every node for one sample."""
-    waiting, values = list(inputs), dict[str, Any]()
-    for node in network.graph.nodes:
-        args, kwargs = fill(node.args, values), fill(node.kwargs, values)
-        values[node.name] = waiting.pop(0).clone() if node.kind == "input" else network.call(node, args, kwargs)
-    return values

@@ -11,7 +11,8 @@ __all__ = ["reused"]
 _VIEWS = (
     "getitem", "chunk", "split", "unbind", "select", "narrow", "view", "view_as", "reshape", "flatten", "unflatten",
     "transpose", "permute", "swapaxes", "movedim", "t", "squeeze", "unsqueeze", "expand", "expand_as", "detach",
-    "contiguous", "float", "dropout", "dropout1d", "dropout2d", "dropout3d",
+    "contiguous", "float", "tensor_split", "broadcast_to", "diagonal", "reshape_as", "unfold", "dropout", "dropout1d",
+    "dropout2d", "dropout3d",
 )  # fmt: skip
 _VIEW_LAYERS = (
     nn.Flatten, nn.Unflatten, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout,

@@ -9,13 +9,17 @@ from offspike.inspection import sites
 
 __all__ = ["ensembles", "on_the_batch_axis"]
 
-_SEQUENCES = ("shape", "size", "chunk", "split", "unbind")  # of which an item is no sample
-_KEYWORDS = ("dim", "axis", "dims", "start_dim", "dim0", "dim1", "axis0", "axis1", "source", "destination")
+_SEQUENCES = ("shape", "size", "chunk", "split", "tensor_split", "unbind")  # of which an item is no sample
+_KEYWORDS = (
+    "dim", "axis", "dims", "start_dim", "dim0", "dim1", "dim2", "axis0", "axis1", "source", "destination", "dimension",
+)  # fmt: skip
 # Where a call has its axis, counted behind the tensor.
 _PLACE = {
     **dict.fromkeys(("cat", "concat", "stack", "unbind", "flatten", "mean", "sum", "std", "var", "amax", "amin"), 0),
     **dict.fromkeys(("select", "narrow", "unsqueeze", "squeeze", "index_select", "unflatten"), 0),
-    **dict.fromkeys(("chunk", "split", "roll"), 1),
+    **dict.fromkeys(("cumsum", "gather", "unfold"), 0),
+    **dict.fromkeys(("chunk", "split", "tensor_split", "roll", "rot90", "repeat_interleave"), 1),
+    **dict.fromkeys(("take_along_dim", "diagonal", "diff"), 1),
 }
 _SEVERAL = ("flip", "transpose", "swapaxes", "movedim")  # all that follows the tensor are axes
 
@@ -67,7 +71,7 @@ def _axes(step: Step) -> list[Any]:
     if name not in _PLACE:
         return []
     place = 1 + _PLACE[name]
-    default = [] if name == "squeeze" else [0]  # the first axis, or all of them
+    default = [] if name in ("squeeze", "unfold", "diff") else [0]  # the first axis, or all of them
     return given or _flat(args[place : place + 1]) or default
 
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Collection, Mapping
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from offspike.activations import Activation
-from offspike.capture import INSTEAD, Step, limits
-from offspike.graph import refs_in
+from offspike.capture import INSTEAD, PRODUCTS, Step, limits
+from offspike.graph import refs_in, values_in
 from offspike.inspection import sites
 from offspike.inspection.axes import on_the_batch_axis
 from offspike.inspection.obstacles import ADVICE, FUNCTIONS, LINEAR, MODULES, Finding
@@ -15,10 +16,8 @@ from offspike.leaves import LEAVES
 
 __all__ = ["advise", "function_obstacle", "module_finding"]
 
-_PRODUCTS = (
-    "mul", "imul", "matmul", "bmm", "mm", "einsum", "linear", "conv1d", "conv2d", "conv3d", "conv_transpose2d",
-    "batch_norm",
-)  # fmt: skip
+_PRODUCTS = (*PRODUCTS, "mul", "imul", "batch_norm")
+_RAW = ("relu", "smooth")  # activations of a network; of an image without weights, preprocessing
 _STILL = ("clamp", "clip", "clamp_min", "clamp_max", "amax")  # of the input itself; and whatever is "nonlinear"
 
 
@@ -49,6 +48,8 @@ def module_finding(
         # Also what is derived from one of these and computes the same, such as a parametrised layer.
         known = any(isinstance(module, base) and type(module).forward is base.forward for base in LEAVES)
         kind = None if known or isinstance(module, Activation) else "unknown"
+    if kind in _RAW and step is not None and step.raw and type(module) in LEAVES:
+        return None
     return None if kind is None else advise(name or "the model", type(module).__name__, kind, source)
 
 
@@ -62,12 +63,14 @@ def function_obstacle(
     if name in ("clamp", "clip") and limits(step)[0] is None:
         kind = "cap"
     # What is computed from the input alone is the same at every step, linear or not.
-    still = states[step.name] == "steady" and (kind == "nonlinear" or name in _STILL)
+    still = states[step.name] == "steady" and (kind == "nonlinear" or name in _STILL or (step.raw and kind in _RAW))
     if kind is not None and not still and (not step.constant or kind == "cast" or kind in INSTEAD):
         return "attention" if kind == "softmax" and _is_attention(step, steps) else kind
     try:
         step.node()
     except ValueError:
+        if values_in((step.args, step.kwargs), torch.dtype):
+            return "cast"
         return "unknown" if kind is None or step.constant else "outside"
     if step.constant:
         return None

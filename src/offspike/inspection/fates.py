@@ -88,5 +88,5 @@ def _fate(step: Step, module: nn.Module | None, state: str, finding: Finding | N
     if state == "size":
         return "stays, a number made of sizes"
     if state == "steady":
-        return "stays, computed once: no spikes yet"
+        return "stays, computed once: " + ("the image before any weights" if step.raw else "no spikes yet")
     return "stays, affine in eval mode" if isinstance(module, _NORMS) else "stays, linear"

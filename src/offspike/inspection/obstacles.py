@@ -151,25 +151,28 @@ MODULES: dict[type[nn.Module], str] = {
     **dict.fromkeys((nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.Transformer), "attention"),
     **dict.fromkeys((nn.TransformerEncoder, nn.TransformerDecoder, nn.TransformerDecoderLayer), "attention"),
     **dict.fromkeys((nn.Embedding, nn.EmbeddingBag), "embedding"),
+    **dict.fromkeys((nn.LPPool1d, nn.LPPool2d, nn.LPPool3d), "nonlinear"),
     nn.Bilinear: "product",
 }
 _NAMES = {
     "relu": "relu relu6",
     "pool": "max_pool1d max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d",
     "smooth": "sigmoid tanh gelu silu elu selu celu mish softplus prelu leaky_relu hardswish hardsigmoid hardtanh "
-    "rrelu softsign glu logsigmoid log_sigmoid hardshrink softshrink tanhshrink _threshold clamp clip clamp_min",
+    "rrelu softsign glu logsigmoid log_sigmoid hardshrink softshrink tanhshrink _threshold threshold clamp clip "
+    "clamp_min",
     "norm": "layer_norm group_norm instance_norm local_response_norm normalize rms_norm",
     "softmax": "softmax log_softmax softmin gumbel_softmax",
     "attention": "scaled_dot_product_attention multi_head_attention_forward",
     "nonlinear": "exp log sqrt rsqrt pow abs square sin cos sign min amin argmax topk sort median norm std "
     "var minimum floor round reciprocal floordiv mod where eq ne lt le gt ge cumprod prod erf logsumexp "
-    "log1p log2 log10 expm1 exp2 ceil trunc frac",
+    "log1p log2 log10 expm1 exp2 ceil trunc frac cummax cummin logcumsumexp copysign lp_pool1d lp_pool2d nan_to_num",
     "maximum": "max amax maximum",
     "indices": "max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices "
     "adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices",
     "cast": "to type half bfloat16 double long int type_as cuda cpu dtype device",
     "embedding": "embedding embedding_bag",
     "cap": "clamp_max",
+    "product": "bilinear",
     "write": "setitem",
 }
 FUNCTIONS: dict[str, str] = {**FACTORIES, **{name: kind for kind, names in _NAMES.items() for name in names.split()}}

@@ -23,7 +23,7 @@ _PARAMETERS = {
     ),
     **dict.fromkeys(("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"), "x output_size"),
 }
-SHAPED = ("expand_as", "view_as")  # of the second tensor only its shape matters
+SHAPED = ("expand_as", "view_as", "reshape_as")  # of the second tensor only its shape matters
 _RELUS = ("relu", "relu6", "leaky_relu", "hardtanh", "clamp", "clip", "clamp_min")
 _POOLS: dict[type[nn.Module], int] = {nn.MaxPool1d: 1, nn.MaxPool2d: 2, nn.MaxPool3d: 3}
 _ADAPTIVE: dict[type[nn.Module], int] = {nn.AdaptiveMaxPool1d: 1, nn.AdaptiveMaxPool2d: 2, nn.AdaptiveMaxPool3d: 3}
@@ -66,8 +66,11 @@ def in_place(step: Step, module: nn.Module | None = None) -> bool:
 
 
 def relu(step: Step, module: nn.Module | None = None) -> Relu | None:
-    """The ReLU that a step is (``module``: the layer that it calls), or None; a ReLU of a constant is a constant."""
-    if step.constant:
+    """The ReLU that a step is (``module``: the layer that it calls), or None.
+
+    A ReLU of a constant is a constant, and one of an image that no weights have met is preprocessing.
+    """
+    if step.constant or step.raw:
         return None
     if module is not None:
         bounds, x = _module_bounds(module), _given(step)
