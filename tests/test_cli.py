@@ -265,6 +265,27 @@ def test_certify_and_verify(offspike, model, tmp_path):
     assert "for other weights" in error
 
 
+def test_evaluate_in_whole_numbers(offspike, model, tmp_path):
+    """A certificate's network gives the same report in float32 and in 8-bit whole numbers."""
+    file = tmp_path / "c.json"
+    assert offspike("certify", model, "--limit", 12, "--json", file)[0] == 0
+    reports = []
+    for precision in ("exact32", "int8"):
+        options = ("--method", "exact", "--steps", 5, "--limit", 30, "--precision", precision)
+        code, _, error = offspike("evaluate", tmp_path / "c.safetensors", *options, "--json", tmp_path / "r.json")
+        assert code == 0, error
+        reports.append(json.loads((tmp_path / "r.json").read_text())["exact"])
+    floats, wholes = reports
+    assert floats["correct"] == wholes["correct"]
+    assert floats["layers"] == wholes["layers"]
+    code, _, error = offspike("evaluate", model, "--limit", 12, "--precision", "int8")
+    assert code == 2
+    assert "snap it first" in error
+    code, _, error = offspike("evaluate", model, "--limit", 12, "--precision", "int7")
+    assert code == 2
+    assert "precision must be one of exact32, tf32, bf16, int8" in error
+
+
 def test_certify_says_which_layer_needs_fewer_bits(offspike, model):
     file = model.with_name("certificate.json")
     code, _, error = offspike("certify", model, "--limit", 12, "--bits", 16, "--json", file)

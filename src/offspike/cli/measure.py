@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.table import Table
@@ -46,6 +46,9 @@ def evaluate(
     rho: Rho = None,
     causal: Causal = False,
     calibration: Calibration = 1000,
+    precision: Annotated[
+        str, typer.Option(help="exact32; tf32 or bf16 on a GPU; int8 for networks in fixed point.")
+    ] = "exact32",
     energy: Annotated[bool, typer.Option("--energy", help="Meter synaptic operations and joules too.")] = False,
     early_exit: Annotated[bool, typer.Option("--early-exit", help="Mean T when clear answers stop early.")] = False,
     certificate: Annotated[Path | None, typer.Option(help="Show this certificate in the page.")] = None,
@@ -65,10 +68,12 @@ def evaluate(
     Example: offspike evaluate ann.safetensors --data digits --method all --steps 8
     """
     from offspike import experiment
+    from offspike.fast.precision import Precision, check_precision
     from offspike.fixed.certificate import Certificate
     from offspike.look.examine import examine
 
     check_writable(html, json_file)
+    check_precision(precision)
     proof = Certificate.from_json(certificate) if certificate else None
     with distributed.process_group() as device:
         opened = open_model_and_data(model, data, root, batch, limit)
@@ -78,8 +83,8 @@ def evaluate(
         with progress_bars() as bar:
             found = examine(
                 opened.ann.to(device), opened.batches, line, steps=steps, count=opened.count, progress=bar,
-                calibration=images, with_energy=energy or page, with_answers=early_exit or page, with_layers=page,
-                classes=opened.classes,
+                calibration=images, precision=cast(Precision, precision), with_energy=energy or page,
+                with_answers=early_exit or page, with_layers=page, classes=opened.classes,
             )  # fmt: skip
         found.certificate = proof
         if distributed.rank() == 0:
@@ -91,7 +96,7 @@ def evaluate(
             if early_exit:
                 show_exits(found)
             count = next(iter(found.reports.values())).samples
-            how = experiment.provenance(model=Path(model).name, data=data, images=str(count))
+            how = experiment.provenance(model=Path(model).name, data=data, images=str(count), precision=precision)
             if images:
                 how["calibration"] = f"{sum(map(len, images))} training images"
             publish(html, json_file, found, title=f"{Path(model).name} on {data}", how=how)

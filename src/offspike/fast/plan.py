@@ -30,7 +30,7 @@ from offspike.fast.parts import in_fixed_point, rounds, split
 from offspike.fast.precision import Precision, in_float32
 from offspike.fast.products import product
 from offspike.fast.reading import Reading
-from offspike.fast.whole import Join, Whole, fuses, surveyed
+from offspike.fast.whole import Join, Whole, surveyed
 from offspike.fused import Drive, Product
 from offspike.graph import FUNCTIONS, Graph, Node, Ref, map_values
 from offspike.layers import SpikingLayer
@@ -57,10 +57,7 @@ class Plan:
         self.low = None if precision == "exact32" else torch.bfloat16 if precision == "bf16" else torch.float32
         self.reading = Reading(graph, model, fast=self.fast, moving_input=repeat_input)
         self.fixed = self.fast and in_fixed_point(model)
-        self.whole: Whole | None = None
-        if precision == "int8":
-            fused = fuses(next(model.parameters()).device)
-            self.whole = Whole(self.reading, surveyed(graph, model, input_shape), fused=fused)
+        self.whole = Whole(self.reading, surveyed(graph, model, input_shape)) if precision == "int8" else None
         self.model = model
         self.scale: dict[str, Tensor] = {}  # what a value has to be multiplied with, where θ is left to others
         last = {name: node.name for node in graph.nodes for name in self._needs(node)}

@@ -6,7 +6,6 @@ and only neurons take its result, a GPU does both in one kernel (`fused.Product`
 neurons as ever). What they do not know (the image, odd convolutions, logits) runs as in ``"tf32"``.
 """
 
-import os
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +24,7 @@ from offspike.methods import Method
 from offspike.neurons import IF
 from offspike.ops import LONGEST
 
-__all__ = ["Join", "Whole", "check_run", "fuses", "surveyed"]
+__all__ = ["Join", "Whole", "check_run", "surveyed"]
 
 SMALL = torch.iinfo(torch.int8)
 SNAP = "snap it first: osp.snap(ann, bits=8, example=x)"
@@ -54,8 +53,9 @@ class Whole:
     ``pools`` are the pools among them: what they take is pooled already. ``fused``: it is all one kernel.
     """
 
-    def __init__(self, reading: Reading, found: Survey, *, fused: bool) -> None:
-        self.reading, self.values, self.fused = reading, found.values, fused
+    def __init__(self, reading: Reading, found: Survey) -> None:
+        self.reading, self.values = reading, found.values
+        self.fused = fuses(next(reading.model.parameters()).device)
         self.joins = {node.name: join for node in reading.nodes.values() if (join := self._join(node))}
         self.products = {join.product.name for join in self.joins.values()}
         self.pools = {join.pool.name for join in self.joins.values() if join.pool is not None}
@@ -207,8 +207,8 @@ def _check_policy(name: str, layer: SpikingLayer) -> None:
 
 
 def fuses(device: torch.device) -> bool:
-    """Whether a product and its neurons are one kernel there: on a GPU, and where Triton's interpreter plays one."""
-    return device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
+    """Whether a product and its neurons are one kernel there."""
+    return device.type == "cuda"
 
 
 def check_run(method: Method, device: torch.device) -> None:

@@ -14,6 +14,7 @@ from offspike.convert import convert
 from offspike.energy import energy
 from offspike.evaluate import Progress, evaluate
 from offspike.experiment import Bar, Batches, layers_of
+from offspike.fast.precision import Precision
 from offspike.look.answers import Answers
 from offspike.look.closeup import CloseUp, close_up
 from offspike.look.findings import Findings
@@ -37,6 +38,7 @@ def examine(
     count: int,
     progress: Bar = _no_bar,
     calibration: Sequence[Tensor] | None = None,
+    precision: Precision = "exact32",
     with_energy: bool = False,
     with_answers: bool = False,
     with_layers: bool = False,
@@ -44,9 +46,10 @@ def examine(
 ) -> Findings:
     """Evaluate ``ann`` under each method of the ``line`` over ``count`` samples; several processes merge their sums.
 
-    ``calibration`` is a list of batches for the methods that take thresholds or corrections from data.
-    ``with_energy`` meters what each method spends, ``with_answers`` keeps answers sample by sample (for early exit,
-    confusions, differences), ``with_layers`` judges offset spikes and looks closely at one sample.
+    ``calibration`` is a list of batches for the methods that take thresholds or corrections from data; ``precision`` is
+    that of the evaluation. ``with_energy`` meters what each method spends, ``with_answers`` keeps answers sample by
+    sample (for early exit, confusions, differences), ``with_layers`` judges offset spikes and looks closely at one
+    sample.
     """
     found = Findings(classes=classes)
     networks = {
@@ -58,7 +61,7 @@ def examine(
         seen = Answers(until, first=distributed.rank(), stride=distributed.world_size())
         bar, watch = progress(name, count), seen.add if with_answers else None
         found.reports[name] = merged(
-            evaluate(snn, batches(), steps=steps, reference=ann, progress=bar, watch=watch)
+            evaluate(snn, batches(), steps=steps, reference=ann, progress=bar, watch=watch, precision=precision)
         )  # fmt: skip
         if with_answers:
             found.answers[name] = merged(seen)
