@@ -56,6 +56,7 @@ SMALLER = {
     "--steps 16 --method all": "--steps 4 --method all",
     "offspike analyze": "offspike analyze --limit 60",
     "offspike bench vgg16 --steps 16 --rho 4 --batch 500": "offspike bench small --steps 2 --rho 2 --batch 2",
+    "offspike bench vgg16 --steps 16 --batch 50": "offspike bench small --steps 2 --rho 2 --batch 2",
 }
 NOT_RUN = {
     r"cifar10": "needs CIFAR-10",
