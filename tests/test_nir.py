@@ -189,3 +189,19 @@ def test_freeze_is_the_mean_of_what_each_layer_chooses():
         osp.freeze(build("functional mlp", osp.methods.srp(4))[0], x)
     with pytest.raises(ValueError, match="per must be"):
         osp.freeze(snn, x, per="layer")
+
+
+def test_what_is_done_to_the_image_is_no_layer(tmp_path):
+    class Clamped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.relu, self.head = nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Linear(144, 3)
+
+        def forward(self, x):
+            return self.head(self.relu(self.conv(x.clamp(0, 1))).flatten(1))
+
+    x = dyadic_images(2, 3, 8, 8)
+    snn = osp.convert(osp.prepare(Clamped().eval(), osp.QCFS(4), example=x), osp.methods.qcfs())
+    with pytest.raises(ValueError, match=r"conv .* If it is done to the image alone, do it before the network"):
+        osp.to_nir(snn, x, tmp_path / "snn.nir")
+    assert not list(tmp_path.iterdir())

@@ -216,7 +216,10 @@ class Pencil:
             case Mixed(matrix, bias, stride):
                 drawn = self.mixed(before, matrix, bias, stride)
             case _:
-                self.refuse(f"what turns {list(x.shape)} into {list(shape)}")
+                self.refuse(
+                    f"what turns {list(x.shape)} into {list(shape)} before it is no layer, sum, slice or pool. If it "
+                    "is done to the image alone, do it before the network"
+                )
         x.become(Signal(drawn.terms, drawn.shape, sample))
 
     def put(
