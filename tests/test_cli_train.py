@@ -116,7 +116,7 @@ def test_two_processes_train_and_evaluate_like_one(offspike, tmp_path):
     ):
         command = [*several, *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
+        assert done.returncode == 0, done.stderr[-8000:]
         assert "FutureWarning" not in done.stderr
     assert offspike(*options, tmp_path / "one.json")[0] == 0
     one, two = (json.loads((tmp_path / name).read_text())["exact"] for name in ("one.json", "two.json"))
