@@ -3,6 +3,7 @@
 Everything works without a process group too: then there is one process, and it is the first.
 """
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,6 +70,7 @@ def process_group() -> Iterator[torch.device]:
     try:
         yield device
     finally:
+        gc.collect()  # models that averaged gradients hold the group in cycles: its threads would outlive it
         dist.destroy_process_group()
 
 
