@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from offspike.leaves import register_leaf
 
-__all__ = ["InputGrid", "Scale", "finest", "significant_bits"]
+__all__ = ["InputGrid", "Scale", "finest", "significant_bits", "was_snapped"]
 
 MANTISSA = 53  # bits of a float64
 
@@ -84,6 +84,11 @@ def significant_bits(values: Tensor) -> int:
     if not len(values):
         return 0
     return int((torch.frexp(values)[1].double() - finest(values)).max())
+
+
+def was_snapped(model: nn.Module) -> bool:
+    """Whether a network is in fixed point: it puts its input on a grid."""
+    return any(isinstance(module, InputGrid) for module in model.modules())
 
 
 def _describe_grid(layer: InputGrid) -> dict[str, Any]:

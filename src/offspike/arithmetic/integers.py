@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from offspike.arithmetic.bounds import survey
-from offspike.arithmetic.grids import InputGrid, finest, significant_bits
+from offspike.arithmetic.grids import finest, significant_bits, was_snapped
 from offspike.arithmetic.reach import UNKNOWN, Reach, bits_for
 from offspike.arithmetic.roles import TRANSPOSED, role
 from offspike.graph import GraphNetwork
@@ -63,7 +63,7 @@ def integer_view(network: GraphNetwork) -> dict[str, Any] | None:
     A weight of output channel c is a whole number of ``bits`` bits (without sign) times ``2^weight_exponent[c]``; a
     bias is one times ``2^bias_exponent[c]``; None where all are 0.
     """
-    fixed = any(isinstance(module, InputGrid) for module in network.modules())
+    fixed = was_snapped(network)
     if not fixed or network.input_shape is None or len(network.graph.inputs) != 1:
         return None
     found = survey(network, (torch.zeros(1, *network.input_shape),), spikes=True)

@@ -116,14 +116,14 @@ def _save(out: Path | None, name: str, tables: dict[str, list[dict[str, Any]]]) 
 def _model(network: str, *, whole: bool) -> Any:
     """The ANN; ``whole``: in fixed point, if it is not yet."""
     from offspike import bench, checkpoint, zoo
-    from offspike.arithmetic.grids import InputGrid
+    from offspike.arithmetic.grids import was_snapped
     from offspike.fixed.snap import snap
     from offspike.network import SpikingNetwork
 
     model: Any = bench.network(network) if network in zoo.NETWORKS else checkpoint.load(network)
     if isinstance(model, SpikingNetwork):
         raise ValueError(f"{network} holds a spiking network; give the ANN, it is converted here")
-    if whole and not any(isinstance(module, InputGrid) for module in model.modules()):
+    if whole and not was_snapped(model):
         return snap(model, bits=8, example=torch.randn(1, *_shape(model)))
     return model
 

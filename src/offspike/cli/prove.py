@@ -157,10 +157,10 @@ def show(certificate: Any) -> None:
 def _snapped(ann: Any, example: Any, bits: int, calibrate: int, data: str, root: Path) -> Any:
     """The network in fixed point, if it is not yet."""
     from offspike import datasets
-    from offspike.arithmetic.grids import InputGrid
+    from offspike.arithmetic.grids import was_snapped
     from offspike.fixed.snap import snap
 
-    if any(isinstance(module, InputGrid) for module in ann.modules()):
+    if was_snapped(ann):
         return ann
     images = None
     if calibrate:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from offspike.arithmetic.bounds import Survey, survey
-from offspike.arithmetic.grids import InputGrid, Scale, finest
+from offspike.arithmetic.grids import Scale, finest, was_snapped
 from offspike.arithmetic.reach import ACCUMULATORS, Reach
 from offspike.capture import network
 from offspike.fast.reading import Reading
@@ -164,7 +164,7 @@ class Whole:
 
 def surveyed(graph: Graph, model: nn.Module, input_shape: tuple[int, ...] | None) -> Survey:
     """What is known of the network's numbers; a ValueError says why they are not in fixed point, or too long."""
-    if not any(isinstance(module, InputGrid) for module in model.modules()):
+    if not was_snapped(model):
         raise ValueError(f'precision="int8" is for networks in fixed point, and this one is not; {SNAP}')
     if input_shape is None or len(graph.inputs) != 1:
         raise ValueError('precision="int8" has to know the shape of the one input: convert with example=x')

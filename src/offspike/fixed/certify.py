@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from offspike.arithmetic.grids import InputGrid
+from offspike.arithmetic.grids import was_snapped
 from offspike.fixed.certificate import Certificate, of_record
 from offspike.fixed.fingerprint import as_bytes, fingerprint
 from offspike.fixed.proof import prove
@@ -87,7 +87,7 @@ def verify(
     """
     found = fingerprint(snn)
     if found != certificate.weights:
-        fixed = any(isinstance(module, InputGrid) for module in snn.modules())
+        fixed = was_snapped(snn)
         advice = "" if fixed else "; they are not in fixed point: was it a copy made by osp.snap that was certified?"
         raise ValueError(
             f"this certificate is for other weights: it names {certificate.weights}, these are {found}{advice}"

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from offspike.arithmetic.grids import InputGrid, finest
+from offspike.arithmetic.grids import finest, was_snapped
 from offspike.arithmetic.roles import TRANSPOSED, role
 from offspike.fixed.snap import check
 from offspike.graph import GraphNetwork
@@ -70,7 +70,7 @@ def tune(
     """
     if epochs < 1:
         raise ValueError(f"epochs must be >= 1, got {epochs}")
-    if not any(isinstance(module, InputGrid) for module in snapped.modules()):
+    if not was_snapped(snapped):
         raise ValueError("tune takes a network in fixed point: osp.snap(ann, …) makes one")
     network, teacher = deepcopy(snapped).eval(), deepcopy(teacher).eval()
     device = next(network.parameters()).device

@@ -66,7 +66,7 @@ class Run:
         else:
             self.feed = StreamFeed(data, recipe, device)
         self.model = deepcopy(model).to(device).train()
-        if device.type == "cpu" and distributed.world_size() == 1:
+        if device.type == "cpu":
             let_memory_stay()  # or a fifth of the time goes into clearing pages, the same ones at every step
         if device.type == "cuda":
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
