@@ -30,7 +30,7 @@ def options() -> argparse.Namespace:
     add = parser.add_argument
     add("topics", nargs="+", choices=[*TOPICS, "all"], metavar="TOPIC", help=f"all, or some of {', '.join(TOPICS)}")
     add("--out", type=Path, required=True, help="the folder of raw results")
-    add("--done", type=Path, action="append", default=[], help="further folders whose results are not measured again")
+    add("--done", type=Path, action="append", default=[], help="folders of results or records, not measured again")
     add("--data", type=Path, default=Path("data"), help="the folder that holds the data set")
     add("--dataset", choices=(FULL.data, HARDER.data), default=FULL.data)
     add("--models", type=Path, help="a folder of checkpoints, looked through before the packaged ones")

@@ -8,6 +8,7 @@ import sys
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pytest
@@ -22,11 +23,11 @@ from offspike.paper.cells import Cell
 from offspike.paper.certified import certified
 from offspike.paper.conditions import conditions
 from offspike.paper.measure import Outcome, in_order, measure
-from offspike.paper.publish import NothingMeasured, publish, read_record
+from offspike.paper.publish import NothingMeasured, publish
 from offspike.paper.results import results_page
 from offspike.paper.setting import FULL, HARDER, NARROW, TINY
 from offspike.paper.sheets import Sheet, decimal, percent
-from offspike.paper.store import Results, Store
+from offspike.paper.store import Results, Store, read_record
 from offspike.paper.topics import TOPICS
 from offspike.paper.topics.figure_2 import CASES
 
@@ -280,9 +281,88 @@ def test_a_missing_checkpoint_is_named(bench, tmp_path):
 
 
 def test_a_damaged_result_is_named(tmp_path):
-    (tmp_path / "x.json").write_text('{"cell": 1')
-    with pytest.raises(ValueError, match=r"x\.json"):
-        Store(tmp_path).read()
+    (tmp_path / "a").mkdir()
+    for file, text in (("x.json", '{"cell": 1'), ("x.json", '{"cell": 1}'), ("x.json", "[]"), ("a/record.json", "{")):
+        (tmp_path / file).write_text(text)
+        with pytest.raises(ValueError, match=re.escape(file)):
+            Store(tmp_path).read()
+        (tmp_path / file).unlink()
+
+
+@pytest.fixture
+def clone(tiny, tmp_path, monkeypatch):
+    """A clone with the records of ``tiny``, committed elsewhere, one of a training run, and nothing below runs/."""
+    monkeypatch.chdir(tmp_path)
+    records = tmp_path / "reproduce" / "records"
+    for folder in (tiny / "records").iterdir():
+        old = records / folder.name.replace(folder.name.partition("_")[0], "2026-01-01")
+        old.mkdir(parents=True)
+        text = (folder / "record.json").read_text(encoding="utf-8")
+        (old / "record.json").write_text(re.sub(r'"commit": "[^"]*"', '"commit": "elsewhere"', text), encoding="utf-8")
+    (records / "2026-01-01_small-digits-l4").mkdir()
+    (records / "2026-01-01_small-digits-l4" / "record.json").write_text('{"epochs": 3}')
+    copytree(tiny / "models", Path("runs", "reproduce-tiny", "models"))
+    return records
+
+
+def reproduce(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["offspike", "reproduce", *arguments, "--tiny"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code
+
+
+def test_a_clone_measures_what_no_record_holds_and_keeps_where_the_rest_comes_from(clone, monkeypatch):
+    (old,) = clone.glob("*_causal")
+    before = read_record(old)["cells"]
+    lost = "small-digits-l4.accuracy.cos-rho4-causal.T8"  # of this topic alone
+    record = read_record(old)
+    del record["cells"][lost]
+    (old / "record.json").write_text(json.dumps(record), encoding="utf-8")
+    reproduce(monkeypatch, "causal", "--records", str(clone))
+    assert [path.stem for path in Path("runs", "reproduce-tiny", "raw").iterdir()] == [lost]
+    new = read_record(sorted(clone.glob("*_causal"))[-1])
+    assert new["missing"] == []
+    assert {key: raw for key, raw in new["cells"].items() if key != lost} == {
+        key: raw for key, raw in before.items() if key != lost
+    }
+    assert new["cells"][lost]["result"] == before[lost]["result"]
+    assert new["cells"][lost]["provenance"]["commit"] != "elsewhere"
+    assert {run["commit"] for run in new["measured"]} == {"elsewhere", new["cells"][lost]["provenance"]["commit"]}
+
+
+def test_records_in_another_folder_are_measured_anew(clone, monkeypatch):
+    reproduce(monkeypatch, "figure-1", "--records", "mine")
+    cells = {cell.key for cell in TOPICS["figure-1"].cells(TINY)}
+    assert {path.stem for path in Path("runs", "reproduce-tiny", "raw").iterdir()} == cells
+    # What was measured last is shown from now on, also in the clone's own records.
+    reproduce(monkeypatch, "figure-1", "--records", str(clone))
+    new = read_record(sorted(clone.glob("*_figure-1"))[-1])
+    assert "elsewhere" not in {raw["provenance"]["commit"] for raw in new["cells"].values()}
+
+
+def test_a_recorded_cell_of_another_network_images_or_calibration_is_measured(clone, bench, tmp_path):
+    cell = Cell("accuracy", "small-digits-relu", osp.methods.opi(), 8)
+    store = Store(tmp_path / "raw", (clone,))
+    assert measure([cell], bench, store, watch=quiet).found == [cell]
+    for wrong in ({"checkpoint": "another"}, {"images": "358"}, {"calibration": "50 training images"}):
+        for path in clone.glob("*/record.json"):
+            record = read_record(path.parent)
+            if cell.key in record.get("cells", {}):
+                record["cells"][cell.key]["provenance"] |= wrong
+                path.write_text(json.dumps(record), encoding="utf-8")
+        fresh = Store(tmp_path / next(iter(wrong)), (clone,))
+        assert measure([cell], bench, fresh, watch=quiet).measured == [cell]
+
+
+def test_of_a_cell_measured_twice_the_latest_counts(tiny, tmp_path):
+    cell = TINY.accuracy("small", osp.methods.qcfs())
+    raw = Store(tiny / "raw").read().raw[cell.key]
+    for folder, day in (("first", "18"), ("second", "16"), ("third", "17")):
+        date = f"2020-01-{day}T00:00:00+00:00"
+        Store(tmp_path / folder).write(cell, raw["result"], raw["provenance"] | {"date": date})
+    found = Store(tmp_path / "third", (tmp_path / "first", tmp_path / "second")).read()
+    assert found.provenance(cell)["date"].startswith("2020-01-18")
 
 
 def test_nothing_measured_is_said(tmp_path):

@@ -17,7 +17,9 @@ Tiny = Annotated[bool, typer.Option("--tiny", help="Small networks on digits, tr
 Raw = Annotated[Path | None, typer.Option("--from", help="Raw results of reproduce/measure.py; nothing is measured.")]
 Records = Annotated[
     Path | None,
-    typer.Option(help="Where records go. Default: reproduce/records in a clone; with --tiny or --limit below runs/."),
+    typer.Option(
+        help="Where records are and go. Default: reproduce/records in a clone; with --tiny or --limit below runs/."
+    ),
 ]
 Dataset = Annotated[
     str | None,
@@ -48,9 +50,10 @@ def reproduce(
 ) -> None:
     """Regenerate tables and figures of the paper, our figures beside the paper's, with a record of each.
 
-    What has been measured is kept below runs/ and not measured again. One run measures one data set; Table 1 shows two,
-    so run it once more with --dataset. The name results writes docs/results.md from the records, and draws their tables
-    and figures again.
+    What the records hold, or has been measured before and lies below runs/, is not measured again as long as network,
+    images and calibration are the same; to measure it anew, remove runs/ and name an empty folder with --records. One
+    run measures one data set; Table 1 shows two, so run it once more with --dataset. The name results writes
+    docs/results.md from the records, and draws their tables and figures again.
 
     Example: offspike reproduce all --tiny
     """
@@ -68,7 +71,7 @@ def reproduce(
     setting = TINY if tiny else FULL
     if raw is not None and not any(raw.glob("*.json")):
         raise ValueError(f"{raw} is not a folder of raw results")
-    store = Store(raw or work / "raw")
+    store = Store(raw or work / "raw", (records,))
     if raw is None:
         cells = _only(net, [cell for topic in topics for cell in topic.cells(setting)])
         where = place(device)

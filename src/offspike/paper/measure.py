@@ -146,20 +146,20 @@ def _until(deadline: float, watch: Bar) -> Bar:
 def _measure_one(cell: Cell, bench: Bench, store: Store, watch: Bar, title: str) -> None:
     progress = watch(title, bench.images(cell))
     progress(0)
-    started = time.perf_counter()
-    result = bench.measure(cell, progress, layers_of(watch, title))
     facts = {
         "data": bench.data,
         "images": str(bench.images(cell)),
         "batch": str(bench.batch),
         "precision": _precision(cell, bench),
         "checkpoint": bench.fingerprint(cell.network),
-        "commit": commit(),
-        "seconds": f"{time.perf_counter() - started:.1f}",
+        "commit": commit(),  # asked before: someone may commit meanwhile
     }
     calibration = _calibration(cell, bench)
     if calibration is not None:
         facts["calibration"] = calibration
+    started = time.perf_counter()
+    result = bench.measure(cell, progress, layers_of(watch, title))
+    facts["seconds"] = f"{time.perf_counter() - started:.1f}"
     store.write(cell, result, provenance(**facts))
 
 

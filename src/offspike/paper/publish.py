@@ -3,18 +3,17 @@
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+from offspike import atomic
 from offspike.experiment import provenance
 from offspike.paper.conditions import conditions
 from offspike.paper.measure import commit
 from offspike.paper.setting import Setting
-from offspike.paper.store import Results
+from offspike.paper.store import RECORD, Results, read_record
 from offspike.paper.topic import Shown, Topic
 
-__all__ = ["NothingMeasured", "draw", "publish", "read_record"]
+__all__ = ["NothingMeasured", "draw", "publish"]
 
-FILE = "record.json"
 HOW = ("command", "commit", "machine", "torch", "precision", "images")
 
 
@@ -32,7 +31,7 @@ def publish(topic: Topic, results: Results, setting: Setting, records: Path) -> 
         )
     folder = records / f"{datetime.now(UTC):%Y-%m-%d}_{topic.name}"
     folder.mkdir(parents=True, exist_ok=True)
-    _write_record(folder / FILE, topic, own, setting, sorted(needed.keys() - own.raw.keys()))
+    _write_record(folder / RECORD, topic, own, setting, sorted(needed.keys() - own.raw.keys()))
     draw(folder, topic, setting)
     return folder
 
@@ -43,15 +42,6 @@ def draw(folder: Path, topic: Topic, setting: Setting) -> None:
     shown = topic.show(Results(record["cells"]), setting)
     _write_sheets(folder, topic, shown, conditions(record, shown.unused))
     _write_figures(folder, shown)
-
-
-def read_record(folder: Path) -> dict[str, Any]:
-    """The record of a folder; a damaged one is refused."""
-    try:
-        record: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{folder / FILE} is damaged: {error}") from error
-    return record
 
 
 def _write_record(path: Path, topic: Topic, own: Results, setting: Setting, missing: list[str]) -> None:
@@ -68,7 +58,8 @@ def _write_record(path: Path, topic: Topic, own: Results, setting: Setting, miss
     }
     lines = [f"  {json.dumps(key)}: {json.dumps(raw, ensure_ascii=False)}" for key, raw in sorted(own.raw.items())]
     text = json.dumps(head, indent=1, ensure_ascii=False)[:-2] + ',\n "cells": {\n' + ",\n".join(lines) + "\n }\n}\n"
-    path.write_text(text, encoding="utf-8")
+    with atomic.whole(path) as beside:  # it may be the only copy of its cells
+        beside.write_text(text, encoding="utf-8")
 
 
 def _write_sheets(folder: Path, topic: Topic, shown: Shown, measured: str) -> None:

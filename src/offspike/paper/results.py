@@ -6,9 +6,9 @@ from typing import Any
 
 from offspike.paper.certified import NAME, certified
 from offspike.paper.conditions import conditions
-from offspike.paper.publish import FILE, draw, read_record
+from offspike.paper.publish import draw
 from offspike.paper.setting import FULL, TINY, Setting
-from offspike.paper.store import Results
+from offspike.paper.store import RECORD, Results, read_record
 from offspike.paper.topics import TOPICS
 
 __all__ = ["draw_again", "results_page"]
@@ -47,7 +47,7 @@ def _latest(records: Path) -> list[Path]:
 
 
 def _folders(records: Path, name: str) -> list[Path]:
-    return sorted(folder for folder in records.glob(f"*_{name}") if (folder / FILE).is_file())
+    return sorted(folder for folder in records.glob(f"*_{name}") if (folder / RECORD).is_file())
 
 
 def _setting(record: dict[str, Any]) -> Setting:

@@ -1,6 +1,7 @@
-"""Raw results on disk: one JSON file a cell. What is there is not measured again."""
+"""Raw results on disk: one JSON file a cell, or a record of many. What is there is not measured again."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from offspike.paper.cells import Cell
 from offspike.record import LayerRecord
 from offspike.report import Report
 
-__all__ = ["Results", "Store"]
+__all__ = ["RECORD", "Results", "Store", "read_record"]
+
+RECORD = "record.json"
 
 
 @dataclass(frozen=True)
@@ -59,22 +62,18 @@ class Results:
 
 @dataclass(frozen=True)
 class Store:
-    """A folder of raw results; those that lie in ``done`` already count too."""
+    """A folder of raw results; those that lie in ``done`` already, or in the records there, count too."""
 
     folder: Path
     done: tuple[Path, ...] = ()
 
     def read(self) -> Results:
-        """Everything that is there."""
-        raw = {}
+        """Everything that is there; of a cell that was measured more than once, the latest."""
+        raw: dict[str, dict[str, Any]] = {}
         for folder in (*self.done, self.folder):
-            for path in sorted(folder.glob("*.json")):
-                try:
-                    raw[path.stem] = json.loads(path.read_text())
-                    if not {"cell", "result", "provenance"} <= raw[path.stem].keys():
-                        raise ValueError("parts are missing")
-                except (ValueError, AttributeError) as error:
-                    raise ValueError(f"{path} does not hold the raw sums of a cell: {error}") from error
+            for key, found in (*_recorded(folder), *_loose(folder)):
+                if key not in raw or found["provenance"]["date"] >= raw[key]["provenance"]["date"]:
+                    raw[key] = found
         return Results(raw)
 
     def write(self, cell: Cell, result: Any, provenance: dict[str, str]) -> None:
@@ -83,3 +82,35 @@ class Store:
         text = json.dumps({"cell": cell.to_dict(), "result": result, "provenance": provenance}, ensure_ascii=False)
         with atomic.whole(self.folder / f"{cell.key}.json") as path:
             path.write_text(text + "\n", encoding="utf-8")
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """The record of a folder; a damaged one is refused."""
+    record: dict[str, Any] = _json(folder / RECORD)
+    return record
+
+
+def _recorded(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The cells in records of tables and figures; other records, of training say, have none."""
+    for path in sorted(folder.glob(f"*/{RECORD}")):
+        for key, raw in read_record(path.parent).get("cells", {}).items():
+            yield key, _whole(raw, path)
+
+
+def _loose(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The cells that lie in a folder as files of their own."""
+    for path in sorted(folder.glob("*.json")):
+        yield path.stem, _whole(_json(path), path)
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged, put it back or remove it: {error}") from error
+
+
+def _whole(raw: Any, path: Path) -> dict[str, Any]:
+    if not isinstance(raw, dict) or not {"cell", "result", "provenance"} <= raw.keys():
+        raise ValueError(f"{path} does not hold the raw sums of a cell: parts are missing")
+    return raw
