@@ -12,7 +12,7 @@ import torch
 from offspike import distributed
 
 SCRIPT = """
-import json, os, sys, torch
+import json, os, sys, torch, weakref
 torch.set_num_threads(1)
 from offspike import distributed
 from offspike.activations import QCFS
@@ -28,6 +28,7 @@ def watch(record):
         os._exit(9)
 
 with distributed.process_group() as device:
+    group = weakref.ref(torch.distributed.group.WORLD)
     torch.manual_seed(0)
     labels = torch.arange(643) % 10
     images = (torch.rand(643, 1, 8, 8) * 20 + labels.view(-1, 1, 1, 1) * 23).to(torch.uint8)
@@ -39,8 +40,9 @@ with distributed.process_group() as device:
     total = sum(t.double().sum().item() for t in result.model.state_dict().values())
     report = dict(fixed=fixed, weights=total, history=len(result.history), world=distributed.world_size(),
                   test=result.history[-1]["test_accuracy"], loss=result.history[-1]["loss"])
-    with open(f"{folder}/rank{distributed.rank()}.json", "w") as file:
-        json.dump(report, file)
+    name = f"{folder}/rank{distributed.rank()}.json"
+with open(name, "w") as file:
+    json.dump(report | {"group_gone": group() is None}, file)
 """
 
 
@@ -70,6 +72,7 @@ def test_two_processes_evaluate_exactly_like_one_and_train_as_one_model(tmp_path
     assert both[0]["world"] == 2
     assert both[0]["test"] == both[1]["test"]
     assert both[0]["loss"] == pytest.approx(alone["loss"], abs=0.5)
+    assert all(each["group_gone"] for each in both)  # or its threads live on, and may abort a process as it ends
 
 
 def test_torchrun_restarts_and_resumes(tmp_path):

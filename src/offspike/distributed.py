@@ -4,6 +4,7 @@ Everything works without a process group too: then there is one process, and it 
 """
 
 import gc
+import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,12 +67,22 @@ def process_group() -> Iterator[torch.device]:
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ or _running():
         yield device
         return
+    _import_what_holds_a_group()
     dist.init_process_group("nccl" if gpu else "gloo", device_id=device if gpu else None)
     try:
         yield device
     finally:
-        gc.collect()  # models that averaged gradients hold the group in cycles: its threads would outlive it
+        gc.collect()  # models that averaged gradients hold the group too, in cycles
         dist.destroy_process_group()
+
+
+def _import_what_holds_a_group() -> None:
+    """Import, while there is no group, the module whose functions' defaults are the group that there is at its import.
+
+    ``DistributedDataParallel`` imports it when the group is there, which ``destroy_process_group`` then cannot end: its
+    threads go on, and one that lets go of a tensor while Python ends aborts the process (pytorch/pytorch#179291).
+    """
+    importlib.import_module("torch.distributed.nn.functional")
 
 
 def shard(order: Tensor) -> Tensor:
