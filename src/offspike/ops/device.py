@@ -25,8 +25,9 @@ def window(j, CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
 def channel(start, channels, inner, BIAS: tl.constexpr, BLOCK: tl.constexpr):
     """``(i // inner) % channels`` for neurons i = start, start + 1, …: long division once, then 32 bits."""
     here = tl.arange(0, BLOCK)
-    if BIAS == 1:  # inner is 1, and channels a power of two
-        return ((start % channels).to(tl.int32) + here) & (channels - 1)
+    if BIAS == 1:  # inner is 1, channels a power of two and at least 8: whole eights follow each other
+        here = (start.to(tl.int32) + here) & (channels - 1)
+        return tl.max_contiguous(tl.multiple_of(here, 8), 8)
     here = ((start % inner).to(tl.int32) + here) // inner
     return (((start // inner) % channels).to(tl.int32) + here) % channels
 

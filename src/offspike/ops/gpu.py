@@ -12,12 +12,12 @@ from torch import Tensor
 
 from offspike.ops import check_listening, march, scan
 
-__all__ = ["LONGEST_TABLE", "calibrate_and_fire", "carry", "fire", "probe"]
+__all__ = ["LONGEST_TABLE", "calibrate_and_fire", "carry", "fire", "probe", "tile"]
 
 LONGEST_TABLE = 32  # the exact rules keep D[0] … D[ρ+1] in registers
 HELD = 8  # currents of up to this many listened steps stay in registers; more are read a second time
 PLAIN = (4, 1024)  # warps and neurons of a program: 16 bytes of bfloat16 a thread
-LONG = (4, 512)  # the same where the tables of long listening fill the registers
+LONG = (4, 512)  # the same where tables or long listening fill the registers
 POOLED = (1, 64)  # warps and windows: the four rows of a window lie in one warp, so that their sum needs no exchange
 LANES = 64  # channels of a program that goes through maps
 UNROLL = 8  # steps whose currents are under way from memory at once
@@ -88,7 +88,7 @@ def calibrate_and_fire(
     }  # fmt: skip
     given = (current, beside, gain, bias, phase, theta, v0, out, v_end)
     operands = [None if x is None else x.contiguous() for x in given]
-    warps, block = POOLED if pool else PLAIN if rho <= 4 else LONG
+    warps, block = tile(name, rho, pool=bool(pool))
     sample, channels = (2 if x is None else x.numel() for x in (phase, bias))
     constants["LARGE"] = sample >= block
     sizes = (steps, neurons, outputs, sample, channels, inner)
@@ -96,15 +96,20 @@ def calibrate_and_fire(
     return out, v_end
 
 
+def tile(name: str, rho: int, *, pool: bool = False) -> tuple[int, int]:
+    """Warps and neurons (or windows) of a program."""
+    return POOLED if pool else LONG if rho > (2 if name == "exact" else 4) else PLAIN
+
+
 def _empty(like: Tensor, shape: tuple[int, ...]) -> Tensor:
     return torch.empty(shape, dtype=like.dtype, device=like.device)
 
 
 def _bias(bias: Tensor | None, inner: int) -> int:
-    """How a neuron finds its bias: 0 it has none, 1 by a mask, which is fast, 2 by division."""
+    """How a neuron finds its bias: 0 it has none, 1 by a mask, eight at a time, which is fast, 2 by division."""
     if bias is None:
         return 0
-    return 1 if inner == 1 and bias.numel().bit_count() == 1 else 2
+    return 1 if inner == 1 and bias.numel() >= 8 and bias.numel().bit_count() == 1 else 2
 
 
 def _stride(x: Tensor) -> int:

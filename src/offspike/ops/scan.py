@@ -175,10 +175,15 @@ def _listen(
 
 @triton.jit
 def _tally(i, theta, v, count, low, high):
+    m = v + i
     s, v = step(i, theta, v)
-    low = tl.where(s & (v < low), v, low)
-    high = tl.where(s | (v <= high), high, v)  # a NaN goes through, as in torch.maximum
-    return count + s.to(v.dtype), v, low, high
+    # As whole numbers without a sign, floats below 0 are above all others: the least m − θ is that of a spike.
+    whole: tl.constexpr = tl.uint64 if m.dtype == tl.float64 else tl.uint32
+    spare = (m - theta).to(whole, bitcast=True)
+    low = tl.minimum(low.to(whole, bitcast=True), spare).to(m.dtype, bitcast=True)
+    # A NaN goes through, as in torch.maximum.
+    high = tl.maximum(high, tl.where(s, float("-inf"), m), propagate_nan=tl.PropagateNan.ALL)
+    return tl.where(s, count + 1.0, count), v, low, high
 
 
 @triton.jit

@@ -181,7 +181,7 @@ def _fired(held, theta, v, T: tl.constexpr, BITS: tl.constexpr):
     code = tl.full(v.shape, 0, tl.int32)
     for t in tl.static_range(T):
         s, v = step(held[t], theta, v)
-        code = code | (s.to(tl.int32) << (t * BITS))
+        code = tl.where(s, code + (1 << (t * BITS)), code)
     return code, v
 
 

@@ -50,10 +50,22 @@ def interval(
             total += i
             least = _relaxed(least, theta, total, RHO, RHO, False)
     count = tl.minimum(tl.maximum(tl.floor(divide(total, theta) + 0.5), 0.0), RHO)
-    low, high = -inf, inf
-    for k in tl.static_range(RHO + 1):
-        low, high = tl.where(count == k, least[k], low), tl.where(count == k, least[k + 1], high)
+    low, high = _picked(least, count, RHO)
     return count, low, high
+
+
+@triton.jit
+def _picked(least, k, TOP: tl.constexpr):
+    """``D[k], D[k+1]`` for k = 0 … TOP, by halving."""
+    if TOP == 0:
+        return least[0], least[1]
+    else:
+        HALF: tl.constexpr = (TOP + 1) // 2
+        upper = k >= HALF
+        half: tl.tuple = ()
+        for i in tl.static_range(TOP - HALF + 2):
+            half += (tl.where(upper, least[i + HALF], least[i]),)
+        return _picked(half, tl.where(upper, k - HALF, k), TOP - HALF)
 
 
 @triton.jit
@@ -125,10 +137,9 @@ def narrowed(total, theta, goal, u, fired, low, high, SHARE: tl.constexpr):
     more = fired + 1.0
     edge = more * theta - total
     wanted = goal * tl.full(low.shape, SHARE, low.dtype) + u >= more
-    above, below = edge > low, edge < high
-    stays = above & ~(below & wanted)
+    fires = ~(edge > low) | ((edge < high) & wanted)
     return (
-        tl.where(stays, fired, more),
-        tl.where(above & below & wanted, edge, low),
-        tl.where(stays & below, edge, high),
+        tl.where(fires, more, fired),
+        tl.where(fires, tl.maximum(low, edge), low),
+        tl.where(fires, high, tl.minimum(high, edge)),
     )
