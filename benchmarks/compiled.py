@@ -6,7 +6,8 @@ Triton compiles each launch for an H200 (sm_90); its own disassembler shows what
 share of one scheduler takes for one neuron of each of its threads, if nothing ever waits: an instruction a cycle, and
 two for comparisons, selections, minima and integers (throughput table of the CUDA programming guide, compute capability
 9.0; the compiler sends moves and sums of whole numbers as IMAD through a pipe of their own). At T = ρ an H200 takes
-about 27 cycles to bring and store the two bytes of one step (1.7 GHz, 4.2 TB/s). Kernels with loops have no such number.
+about 27 cycles to bring and store the two bytes of one step (1.7 GHz, 4.2 TB/s). Kernels with loops have no such
+number.
 """
 
 import argparse
@@ -21,13 +22,13 @@ from typing import Any, NamedTuple
 
 os.environ.pop("TRITON_INTERPRET", None)  # looked at when a kernel is first imported
 
-import torch  # noqa: E402
-import triton  # noqa: E402
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.runtime import driver  # noqa: E402
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
 
-from offspike import bench  # noqa: E402
-from offspike.ops import conv, gpu  # noqa: E402
+from offspike import bench
+from offspike.ops import conv, gpu
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 SHARED = 227 << 10  # bytes that a program may have on an H200

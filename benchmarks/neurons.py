@@ -26,8 +26,8 @@ def run(options: Any, device: torch.device) -> str:
     from offspike.ops import gpu
 
     rows: list[dict[str, Any]] = []
-    kinds = [("LONG", 4, "exact-even"), ("PLAIN", 4, "shift-keep"), ("LONG", 8, "exact-even"), ("LONG", 8, "shift-keep")]
-    kinds += [("POOLED", 4, "exact-even"), ("POOLED", 4, "shift-keep")]
+    kinds = [("LONG", 4, "exact-even"), ("PLAIN", 4, "shift-keep"), ("LONG", 8, "exact-even")]
+    kinds += [("LONG", 8, "shift-keep"), ("POOLED", 4, "exact-even"), ("POOLED", 4, "shift-keep")]
     cases = [(place, *kind) for place in range(4) for kind in kinds if place < len(SIZES[kind[0]])]
     for place, kind, rho, rule in cases:
         if time.perf_counter() > options.until:
