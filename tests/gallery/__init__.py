@@ -4,7 +4,14 @@
 the message says, the mark of the line that it names).
 """
 
-from gallery import branches, outputs, plain, refused, residual, shapes
+from gallery import branches, outputs, plain, refused, residual, shapes, zoos
 
-ACCEPTED = {**plain.MODELS, **residual.MODELS, **branches.MODELS, **shapes.MODELS, **outputs.MODELS}
+ACCEPTED = {
+    **plain.MODELS,
+    **residual.MODELS,
+    **branches.MODELS,
+    **shapes.MODELS,
+    **outputs.MODELS,
+    **zoos.MODELS,
+}
 REFUSED = refused.MODELS

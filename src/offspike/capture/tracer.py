@@ -235,7 +235,9 @@ def _value(
         elif earlier.op == "call_method":
             values[earlier] = getattr(args[0], str(earlier.target))(*args[1:], **kwargs)
         elif earlier.op == "call_module":
-            values[earlier] = model.get_submodule(str(earlier.target)).forward(*args, **kwargs)
+            module = model.get_submodule(str(earlier.target))
+            spiking = isinstance(module, SpikingLayer)  # it knows no time here, and only sizes are asked for
+            values[earlier] = args[0] if spiking else module.forward(*args, **kwargs)
         elif callable(earlier.target):
             values[earlier] = earlier.target(*args, **kwargs)
         if earlier is node:
