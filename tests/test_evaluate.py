@@ -97,3 +97,18 @@ def test_damaged_reports_are_refused(tmp_path, text):
 def test_a_missing_report_is_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         osp.Report.from_json(tmp_path / "none.json")
+
+
+def test_reports_add_up_and_compare(setting):
+    ann, x, y = setting
+    snn = osp.convert(ann, osp.methods.cos(4))
+    whole = osp.evaluate(snn, [(x, y)], steps=3, reference=ann)
+    parts = [osp.evaluate(snn, [part], steps=3, reference=ann) for part in batches(x, y, 4)]
+    assert sum(parts) == whole
+    assert parts[0] != whole
+    assert whole != "report"
+    with pytest.raises(TypeError):
+        1 + whole
+    for t in (0, 4):
+        with pytest.raises(ValueError, match="t = 1 … 3"):
+            whole.spikes(t)
