@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from offspike.corrections import CORRECTIONS, Bias, Correction, HalfStep, Potential, Weights
 from offspike.initial import POLICIES, Constant, Exact, Policy, Residual, Shift, Silence, Uniform
 from offspike.neurons import IF, NEURONS, Neuron, SignedIF
@@ -197,7 +199,8 @@ def by_name(name: str, **options: Any) -> Method:
 
 
 def _plain(key: str, value: Any) -> dict[str, Any]:
-    return {key: type(value).__name__, **asdict(value)}
+    plain = {name: part.item() if isinstance(part, np.generic) else part for name, part in asdict(value).items()}
+    return {key: type(value).__name__, **plain}
 
 
 def _value(key: str, data: dict[str, Any], kinds: tuple[type[Any], ...]) -> Any:
