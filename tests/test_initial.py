@@ -323,7 +323,10 @@ def test_bad_options_are_refused(build, message):
         build()
 
 
-@pytest.mark.parametrize("build", [Residual, Shift, Exact, Silence, lambda n: Shift(4, n), osp.QCFS])
+@pytest.mark.parametrize(
+    "build",
+    [Residual, Shift, Exact, Silence, lambda n: Shift(4, n), osp.QCFS, osp.thresholds.LeastError, osp.corrections.Bias],
+)
 def test_half_a_step_is_refused(build):
     with pytest.raises(TypeError, match=r"must be a whole number, got 2.5"):
         build(2.5)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
-__all__ = ["Clock", "Phase", "active_clock", "whole"]
+__all__ = ["Clock", "Phase", "active_clock", "keep_whole", "whole"]
 
 
 def whole(name: str, value: Any, *, why: str = "") -> int:
@@ -25,6 +25,12 @@ def whole(name: str, value: Any, *, why: str = "") -> int:
     if number < 1:
         raise ValueError(f"{name} must be >= 1{why}, got {number}")
     return number
+
+
+def keep_whole(value: Any, *names: str) -> None:
+    """Make these fields of a frozen dataclass plain numbers, from 1 on: they are written into files."""
+    for name in names:
+        object.__setattr__(value, name, whole(name, getattr(value, name)))
 
 
 class Phase(Protocol):

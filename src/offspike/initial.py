@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from offspike import ops
-from offspike.clock import whole
+from offspike.clock import keep_whole, whole
 from offspike.equations import heard_count, interval, offset_spikes, shift_for_one_spike, spread, within
 
 __all__ = [
@@ -114,7 +114,7 @@ class Shift:
 
     def __post_init__(self) -> None:
         _set_rho(self)
-        object.__setattr__(self, "iterations", whole("iterations", self.iterations))
+        keep_whole(self, "iterations")
         _check_eps(self.eps, below=1.0)
         _check_choice("saturated", self.saturated, ("keep", "pin"))
 

@@ -43,6 +43,12 @@ class Method:
     def __post_init__(self) -> None:
         if self.schedule not in get_args(Schedule):
             raise ValueError(f"schedule must be one of {', '.join(get_args(Schedule))}; got {self.schedule!r}")
+        for rule, such in ((self.initial, "initial.Exact(4)"), (self.threshold, "thresholds.LeastError(16)")):
+            if isinstance(rule, type) or not callable(rule):
+                raise TypeError(f"a method is made of values such as osp.{such}, got {rule!r}")
+        if not isinstance(self.corrections, tuple | list):
+            raise TypeError(f"corrections are a tuple, (osp.corrections.Bias(16),), got {self.corrections!r}")
+        object.__setattr__(self, "corrections", tuple(self.corrections))
         if self.rho and any(isinstance(correction, Potential) for correction in self.corrections):
             raise ValueError(f"Potential sets v(0) for the whole data set, {self.initial} for each image: choose one")
 
