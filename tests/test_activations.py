@@ -42,5 +42,5 @@ def test_thresholds_must_be_positive_and_finite(lam):
 
 
 def test_levels_must_be_at_least_one():
-    with pytest.raises(ValueError, match="levels >= 1, got 0"):
+    with pytest.raises(ValueError, match="levels must be >= 1, got 0"):
         QCFS(0)

@@ -97,3 +97,79 @@ def test_damaged_reports_are_refused(tmp_path, text):
 def test_a_missing_report_is_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         osp.Report.from_json(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda x, y: {"image": x, "label": y}, TypeError, r"a dict with 'image', 'label': give \(\(batch\['image'\]"),
+        (lambda x, y: (x, y, x), TypeError, r"got a tuple of 3: give \(\(batch\[0\], batch\[1\]\) for batch in loader"),
+        (lambda x, y: x[:2], TypeError, r"pairs \(x, labels\), got a Tensor"),
+        (lambda x, y: (x.numpy(), y), TypeError, "must be a tensor, got ndarray"),
+        (lambda x, y: (x, y[:, None]), ValueError, r"class numbers \[B\], here \[11\], got \[11, 1\]: .*flatten"),
+        (lambda x, y: (x, y[:1]), ValueError, r"here \[11\], got \[1\]"),
+        (lambda x, y: (x, torch.eye(3)[y]), ValueError, r"got \[11, 3\]: labels.argmax\(1\)"),
+        (lambda x, y: (x, ["cat"] * 11), TypeError, r"class numbers \[B\], got a list; .*metric="),
+        (lambda x, y: (x[0], y[0]), ValueError, "a data set without batches"),
+    ],
+)
+@pytest.mark.parametrize("steps", [1, 11])  # with T = 1 or T = B a column of labels would be compared crosswise
+def test_what_is_no_batch_is_refused(setting, change, error, message, steps):
+    ann, x, y = setting
+    snn = osp.convert(ann, osp.methods.qcfs())
+    with pytest.raises(error, match=message):
+        osp.evaluate(snn, [change(x, y)], steps=steps)
+    with pytest.raises(error, match=message):
+        osp.early_exit(snn, [change(x, y)], steps=steps, margins=[0.0])
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.uint8, torch.float32, "list", "numpy"])
+def test_labels_of_any_kind(setting, kind):
+    ann, x, y = setting
+    snn = osp.convert(ann, osp.methods.qcfs())
+    labels = {"list": y.tolist(), "numpy": y.numpy()}[kind] if isinstance(kind, str) else y.to(kind)
+    right = (snn(x, 2).mean(0).argmax(-1) == y).double().mean().item()
+    assert osp.evaluate(snn, iter([(x, labels)]), steps=2).accuracy[-1] == right
+
+
+def test_what_is_no_network_is_refused(setting):
+    ann, x, y = setting
+    snn = osp.convert(ann, osp.methods.qcfs())
+    with pytest.raises(TypeError, match=r"takes a spiking network, osp.convert\(ann"):
+        osp.evaluate(ann, [(x, y)], steps=2)
+    with pytest.raises(TypeError, match="the ANN that was converted, got str"):
+        osp.evaluate(snn, [(x, y)], steps=2, reference="ann")
+    for steps, error in ((0, ValueError), (-1, ValueError), (2.0, TypeError)):
+        with pytest.raises(error, match="steps must be"):
+            osp.evaluate(snn, [(x, y)], steps=steps)
+    rows = osp.convert(nn.Sequential(nn.Linear(6, 4), osp.QCFS(4)).eval(), osp.methods.qcfs())
+    with pytest.raises(TypeError, match=r"returns \[B, 2, 4\], not logits"):
+        osp.evaluate(rows, [(x.reshape(11, 1, 6).repeat(1, 2, 1), y)], steps=2)
+
+
+def test_numpy_numbers_are_whole_numbers(setting, tmp_path):
+    ann, x, y = setting
+    rho, steps = np.int64(4), np.int32(3)
+    snn = osp.convert(ann, osp.methods.cos(rho, iterations=np.int16(2)))
+    assert torch.equal(snn(x, steps), osp.convert(ann, osp.methods.cos(4, iterations=2))(x, 3))
+    report = osp.evaluate(snn, [(x, y)], steps=steps)
+    report.to_json(tmp_path / "report.json")
+    assert osp.Report.from_json(tmp_path / "report.json") == report
+    osp.save(snn, tmp_path / "snn.safetensors")
+    assert osp.load(tmp_path / "snn.safetensors").method == osp.methods.cos(4, iterations=2)
+    assert osp.Method.from_dict(osp.methods.snnc(np.int64(8)).to_dict()) == osp.methods.snnc(8)
+
+
+def test_reports_add_up_and_compare(setting):
+    ann, x, y = setting
+    snn = osp.convert(ann, osp.methods.cos(4))
+    whole = osp.evaluate(snn, [(x, y)], steps=3, reference=ann)
+    parts = [osp.evaluate(snn, [part], steps=3, reference=ann) for part in batches(x, y, 4)]
+    assert sum(parts) == whole
+    assert parts[0] != whole
+    assert whole != "report"
+    with pytest.raises(TypeError):
+        1 + whole
+    for t in (0, 4):
+        with pytest.raises(ValueError, match="t = 1 … 3"):
+            whole.spikes(t)

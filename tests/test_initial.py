@@ -323,6 +323,15 @@ def test_bad_options_are_refused(build, message):
         build()
 
 
+@pytest.mark.parametrize(
+    "build",
+    [Residual, Shift, Exact, Silence, lambda n: Shift(4, n), osp.QCFS, osp.thresholds.LeastError, osp.corrections.Bias],
+)
+def test_half_a_step_is_refused(build):
+    with pytest.raises(TypeError, match=r"must be a whole number, got 2.5"):
+        build(2.5)
+
+
 def test_too_few_steps_are_refused():
     with pytest.raises(ValueError, match="listens to rho=4 steps and was given 3"):
         Exact(4)(torch.zeros(3, 2), 1.0)

@@ -63,6 +63,13 @@ def test_unknown_names_and_options_are_refused_with_the_choices():
         methods.by_name("magic")
     with pytest.raises(ValueError, match=r"does not take these options.*speed"):
         methods.by_name("cos", speed=3)
+    with pytest.raises(TypeError, match=r"such as osp.thresholds.LeastError\(16\), got 'learned'"):
+        methods.exact(4, threshold="learned")
+    with pytest.raises(TypeError, match=r"such as osp.initial.Exact\(4\), got <class"):
+        Method("mine", Exact)
+    with pytest.raises(TypeError, match=r"corrections are a tuple, \(osp.corrections.Bias\(16\),\), got Bias"):
+        methods.exact(4, corrections=Bias(4))
+    assert methods.exact(4, corrections=[Bias(4)]) == methods.exact(4, corrections=(Bias(4),))
     with pytest.raises(ValueError, match="schedule must be one of layerwise, causal"):
         methods.cos(4, schedule="psychic")
 

@@ -146,6 +146,9 @@ def test_causal_calibration_of_one_layer_is_the_layerwise_one():
     ("x", "steps", "error", "message"),
     [
         (torch.zeros(2, 6), 0, ValueError, "steps must be >= 1"),
+        (torch.zeros(2, 6), 4.0, TypeError, "steps must be a whole number, got 4.0"),
+        (torch.zeros(2, 6), "4", TypeError, "steps must be a whole number, got '4'"),
+        (torch.zeros(2, 6, dtype=torch.float64), 4, ValueError, r"inputs of torch.float64: .*x.float\(\)"),
         (torch.zeros(2, 5), 4, ValueError, r"takes inputs \[B, 6\], got \[2, 5\]"),
         (torch.zeros(6), 4, ValueError, "must be a batch"),
         (torch.zeros(0, 6), 4, ValueError, "B >= 1"),

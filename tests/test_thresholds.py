@@ -138,7 +138,7 @@ def test_a_relu_network_converts_without_training_as_closely_as_one_likes():
     [
         (lambda: Percentile(0.0), "percentage"),
         (lambda: Percentile(per="neuron"), "per must be one of layer, channel"),
-        (lambda: LeastError(0), "levels and candidates"),
+        (lambda: LeastError(0), "levels must be >= 1, got 0"),
         (lambda: Maximum(scale=0.0), "scale must be > 0"),
         (lambda: Learned()(Seen("layer")), "does not come from data"),
     ],

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from offspike import equations
+from offspike.clock import whole
 
 __all__ = ["QCFS", "Activation", "Bounded", "ClippedReLU", "Rectifier"]
 
@@ -65,9 +66,7 @@ class QCFS(Bounded):
 
     def __init__(self, levels: int, *, lam: float | Tensor = 1.0) -> None:
         super().__init__(lam)
-        if levels < 1:
-            raise ValueError(f"QCFS needs levels >= 1, got {levels}")
-        self.levels = int(levels)
+        self.levels = whole("levels", levels)
 
     def forward(self, x: Tensor) -> Tensor:
         """λ is float32 whatever the input; the result has the input's dtype."""

@@ -4,6 +4,7 @@ Inside a network a tensor is ``[T·B, …]``, time-major; a spiking layer asks t
 does not change over time (the image, and all that is computed from it before the first spike) stays ``[B, …]``.
 """
 
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,7 +13,24 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
-__all__ = ["Clock", "Phase", "active_clock"]
+__all__ = ["Clock", "Phase", "active_clock", "keep_whole", "whole"]
+
+
+def whole(name: str, value: Any, *, why: str = "") -> int:
+    """``value`` as a number of steps, from 1 on: NumPy's whole numbers are taken, 4.0 and "4" are not."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, got {value!r}") from None
+    if number < 1:
+        raise ValueError(f"{name} must be >= 1{why}, got {number}")
+    return number
+
+
+def keep_whole(value: Any, *names: str) -> None:
+    """Make these fields of a frozen dataclass plain numbers, from 1 on: they are written into files."""
+    for name in names:
+        object.__setattr__(value, name, whole(name, getattr(value, name)))
 
 
 class Phase(Protocol):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from offspike.activations import Activation
-from offspike.clock import active_clock
+from offspike.clock import active_clock, keep_whole
 from offspike.equations import qcfs
 from offspike.hooks import after
 
@@ -50,7 +50,7 @@ class HalfStep:
     images: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        _check(self.steps)
+        keep_whole(self, "steps")
 
     def __call__(self, snn: Any, ann: nn.Module, x: Tensor, progress: Progress | None = None) -> None:
         """No data is looked at."""
@@ -67,7 +67,7 @@ class Bias:
     iterations: int = 1
 
     def __post_init__(self) -> None:
-        _check(self.steps, self.images, self.iterations)
+        keep_whole(self, "steps", "images", "iterations")
 
     def __call__(self, snn: Any, ann: nn.Module, x: Tensor, progress: Progress | None = None) -> None:
         """In one pass; each layer is mended ``iterations`` times before the next one sees it."""
@@ -92,7 +92,7 @@ class Potential:
     images: int = 128
 
     def __post_init__(self) -> None:
-        _check(self.steps, self.images)
+        keep_whole(self, "steps", "images")
 
     def __call__(self, snn: Any, ann: nn.Module, x: Tensor, progress: Progress | None = None) -> None:
         """In one pass."""
@@ -124,7 +124,7 @@ class Weights:
     lr: float = 1e-3
 
     def __post_init__(self) -> None:
-        _check(self.steps, self.images, self.iterations, self.batch)
+        keep_whole(self, "steps", "images", "iterations", "batch")
 
     def __call__(self, snn: Any, ann: nn.Module, x: Tensor, progress: Progress | None = None) -> None:
         """In one pass over the network."""
@@ -244,11 +244,6 @@ def _activations(ann: nn.Module, x: Tensor) -> dict[str, Tensor]:
     with after(activations, lambda name, m, args, out: answers.update({name: out})):
         ann(x)
     return answers
-
-
-def _check(*counts: int) -> None:
-    if min(counts) < 1:
-        raise ValueError(f"steps, images, iterations and batch must be >= 1, got {min(counts)}")
 
 
 def _rate(folded: Tensor) -> Tensor:

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from offspike.clock import active_clock
+from offspike.clock import active_clock, whole
 from offspike.fast.precision import Precision, check_precision
 from offspike.fit import Fit
 from offspike.graph import map_values, values_in
-from offspike.inputs import attempt
+from offspike.inputs import attempt, classes, labelled
 from offspike.layers import SpikingLayer
 from offspike.network import SpikingNetwork
 from offspike.report import Report
@@ -52,15 +52,17 @@ def evaluate(
 
     ``watch`` sees every batch: its inputs, labels, outputs, and the ANN's output or None (see ``answers.Answers``).
     """
+    _check(snn, reference)
+    steps = whole("steps", steps)
     ann = None if reference is None else deepcopy(reference).eval()
     report = Report.empty(snn.method, steps, list(snn.layers), reference=ann is not None)
     with torch.inference_mode(), _computing_in(snn, precision):
         sums = _Sums(snn, ann, metric, steps, watch)
         fit = Fit(steps, least=shortest(snn.method, steps), neurons=sums.neurons)
-        for x, labels in loader:
-            inputs = [
-                value.to(sums.device, non_blocking=True) for value in (x if isinstance(x, tuple | list) else (x,))
-            ]
+        for batch in loader:
+            inputs, labels = labelled(batch, sums.device)
+            if metric is None:
+                labels = classes(labels, inputs)
             labels = map_values(labels, lambda v: v.to(sums.device, non_blocking=True) if isinstance(v, Tensor) else v)
             fit.run(lambda part, piece: sums.take(inputs, labels, part, piece), len(inputs[0]), sums.device)  # noqa: B023
             report.samples += len(inputs[0])
@@ -70,6 +72,14 @@ def evaluate(
         raise ValueError("the data loader is empty: there is nothing to evaluate")
     sums.fill(report)
     return report
+
+
+def _check(snn: Any, reference: Any) -> None:
+    if not isinstance(snn, SpikingNetwork):
+        kind = type(snn).__name__
+        raise TypeError(f"evaluate takes a spiking network, osp.convert(ann, osp.methods.exact(rho=4)), got {kind}")
+    if reference is not None and not isinstance(reference, nn.Module):
+        raise TypeError(f"the reference is the ANN that was converted, got {type(reference).__name__}")
 
 
 class _Sums:
@@ -159,6 +169,9 @@ def _score(outputs: Any, labels: Any, metric: Metric | None) -> tuple[Tensor, Te
     if metric is None:
         if not isinstance(outputs, Tensor):
             raise TypeError("the model returns more than logits: tell evaluate how good they are, metric=…")
+        if outputs.ndim != 3:
+            shape = ", ".join(["B", *map(str, outputs.shape[2:])])
+            raise TypeError(f"the model returns [{shape}], not logits [B, classes]: tell how good that is, metric=…")
         answers = outputs.cumsum(0).argmax(-1)
         return answers, answers == labels
     scores = [

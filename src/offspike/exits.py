@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from offspike.inputs import classes, labelled
 from offspike.network import SpikingNetwork
 
 __all__ = ["EarlyExit", "early_exit"]
@@ -70,9 +71,10 @@ def early_exit(
     device = next(iter(snn.state_dict().values())).device
     none = np.zeros(len(margins), np.int64)
     total = EarlyExit(tuple(float(margin) for margin in margins), 0, none, none)
-    for x, labels in batches:
-        inputs = [value.to(device) for value in (x if isinstance(x, tuple | list) else (x,))]
-        total += stop(snn(*inputs, steps=steps), labels.to(device), total.margins)
+    for batch in batches:
+        inputs, labels = labelled(batch, device)
+        labels = classes(labels, inputs)
+        total += stop(snn(*inputs, steps=steps), labels, total.margins)
         if progress is not None:
             progress(len(labels))
     if not total.samples:

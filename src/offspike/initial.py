@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from offspike import ops
+from offspike.clock import keep_whole, whole
 from offspike.equations import heard_count, interval, offset_spikes, shift_for_one_spike, spread, within
 
 __all__ = [
@@ -88,7 +89,7 @@ class Residual:
     rho: int
 
     def __post_init__(self) -> None:
-        _check_rho(self.rho)
+        _set_rho(self)
 
     def __call__(self, current: Tensor, theta: Tensor | float) -> Tensor:
         """v(ρ)."""
@@ -112,9 +113,8 @@ class Shift:
     saturated: Literal["keep", "pin"] = "keep"
 
     def __post_init__(self) -> None:
-        _check_rho(self.rho)
-        if self.iterations < 1:
-            raise ValueError(f"iterations must be >= 1, got {self.iterations}")
+        _set_rho(self)
+        keep_whole(self, "iterations")
         _check_eps(self.eps, below=1.0)
         _check_choice("saturated", self.saturated, ("keep", "pin"))
 
@@ -154,7 +154,7 @@ class Exact:
     eps: float = 2.0**-10
 
     def __post_init__(self) -> None:
-        _check_rho(self.rho)
+        _set_rho(self)
         _check_eps(self.eps, below=0.5)
         _check_choice("place", self.place, ("even", "carry", "first", "middle", "near"))
 
@@ -214,7 +214,7 @@ class Silence:
     eps: float = 1e-3
 
     def __post_init__(self) -> None:
-        _check_rho(self.rho)
+        _set_rho(self)
         _check_eps(self.eps, below=1.0)
 
     def __call__(self, current: Tensor, theta: Tensor | float) -> Tensor:
@@ -237,9 +237,10 @@ def _first(current: Tensor, rho: int) -> Tensor:
     return current[:rho]
 
 
-def _check_rho(rho: int) -> None:
-    if rho < 1:
-        raise ValueError(f"rho must be >= 1 (it is how many steps a layer listens to before it starts), got {rho}")
+def _set_rho(policy: Policy) -> None:
+    """A plain ``int``, whatever kind of whole number it was: it is written into reports and checkpoints."""
+    why = " (it is how many steps a layer listens to before it starts)"
+    object.__setattr__(policy, "rho", whole("rho", policy.rho, why=why))
 
 
 def _check_eps(eps: float, *, below: float) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from offspike.corrections import CORRECTIONS, Bias, Correction, HalfStep, Potential, Weights
 from offspike.initial import POLICIES, Constant, Exact, Policy, Residual, Shift, Silence, Uniform
 from offspike.neurons import IF, NEURONS, Neuron, SignedIF
@@ -41,6 +43,12 @@ class Method:
     def __post_init__(self) -> None:
         if self.schedule not in get_args(Schedule):
             raise ValueError(f"schedule must be one of {', '.join(get_args(Schedule))}; got {self.schedule!r}")
+        for rule, such in ((self.initial, "initial.Exact(4)"), (self.threshold, "thresholds.LeastError(16)")):
+            if isinstance(rule, type) or not callable(rule):
+                raise TypeError(f"a method is made of values such as osp.{such}, got {rule!r}")
+        if not isinstance(self.corrections, tuple | list):
+            raise TypeError(f"corrections are a tuple, (osp.corrections.Bias(16),), got {self.corrections!r}")
+        object.__setattr__(self, "corrections", tuple(self.corrections))
         if self.rho and any(isinstance(correction, Potential) for correction in self.corrections):
             raise ValueError(f"Potential sets v(0) for the whole data set, {self.initial} for each image: choose one")
 
@@ -197,7 +205,8 @@ def by_name(name: str, **options: Any) -> Method:
 
 
 def _plain(key: str, value: Any) -> dict[str, Any]:
-    return {key: type(value).__name__, **asdict(value)}
+    plain = {name: part.item() if isinstance(part, np.generic) else part for name, part in asdict(value).items()}
+    return {key: type(value).__name__, **plain}
 
 
 def _value(key: str, data: dict[str, Any], kinds: tuple[type[Any], ...]) -> Any:

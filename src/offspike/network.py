@@ -1,6 +1,7 @@
 """The spiking network: the user's own model, run over time."""
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any, Protocol, Self, cast
 
 import torch
@@ -98,11 +99,10 @@ class SpikingNetwork(nn.Module):
         ``piece`` bounds memory: that many steps are run at a time (never fewer than ρ at first), with the same result.
         ``heard(layer, spikes)`` is told what each spiking layer sends, ``[T, B, …]``, piece by piece.
         """
-        if steps is None and inputs and isinstance(inputs[-1], int):
+        if steps is None and inputs and isinstance(inputs[-1], Integral):
             *inputs, steps = inputs  # type: ignore[assignment]
-        check_call(inputs, steps, piece, shape=self.input_shape)
+        total, piece = check_call(inputs, steps, piece, shape=self.input_shape)
         self._check_apart(inputs)
-        total = cast(int, steps)
         plan, replays = self.prepared()
         if plan is not None and self.precision == "int8":
             check_run(self.method, inputs[0].device)

@@ -25,11 +25,12 @@ class LayerActivity:
     listening: int = 0
 
 
-@dataclass
+@dataclass(eq=False)
 class Report:
     """Accuracy, agreement, spikes and cost of a spiking network at every t from 1 to ``steps``.
 
-    ``report.accuracy[t - 1]`` is the share of right answers of the readout at t.
+    ``report.accuracy[t - 1]`` is the share of right answers of the readout at t. Reports on parts of a data set add up,
+    ``sum(reports)``; two are equal if all their sums and their provenance are.
     """
 
     method: Method
@@ -71,6 +72,8 @@ class Report:
 
     def spikes(self, t: int) -> float:
         """Mean number of spikes sent for one sample until the readout at t, listening included."""
+        if not 1 <= t <= self.steps:
+            raise ValueError(f"this report knows the readouts at t = 1 … {self.steps}, got {t}")
         run = t if self.method.schedule == "causal" else max(t, self.method.rho)
         sent = sum(int(a.spikes[:run].sum()) + a.listening for a in self.layers.values())
         return sent / self.samples
@@ -99,9 +102,15 @@ class Report:
             self.provenance,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON: the sums, and for readers the figures derived from them."""
-        sums = {
+    def __radd__(self, other: object) -> "Report":
+        """What ``sum`` begins with is nothing."""
+        return self if isinstance(other, int) and other == 0 else NotImplemented
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Report) and self._sums() == other._sums()
+
+    def _sums(self) -> dict[str, Any]:
+        return {
             "format": FORMAT,
             "method": self.method.to_dict(),
             "steps": self.steps,
@@ -115,6 +124,9 @@ class Report:
             },
             "provenance": self.provenance,
         }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON: the sums, and for readers the figures derived from them."""
         derived = {
             "accuracy": self.accuracy.tolist(),
             "agreement": None if self.agreement is None else self.agreement.tolist(),
@@ -122,7 +134,7 @@ class Report:
             "spikes": [self.spikes(t) for t in range(1, self.steps + 1)],
             "cost": [asdict(self.cost(t)) for t in range(1, self.steps + 1)],
         }
-        return {**sums, "derived": derived}
+        return {**self._sums(), "derived": derived}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Report":

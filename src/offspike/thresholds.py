@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from offspike.activations import Activation
+from offspike.clock import keep_whole
 from offspike.hooks import before
 
 __all__ = ["RULES", "Learned", "LeastError", "Maximum", "Percentile", "Rule", "Seen", "measure", "once"]
@@ -153,8 +154,7 @@ class LeastError:
 
     def __post_init__(self) -> None:
         _check(self.per, ("layer", "channel"))
-        if self.levels < 1 or self.candidates < 1:
-            raise ValueError(f"levels and candidates must be >= 1, got {self.levels} and {self.candidates}")
+        keep_whole(self, "levels", "candidates")
 
     def __call__(self, seen: Seen) -> Tensor:
         """Each candidate's error over the bins, the least of them."""
