@@ -23,6 +23,7 @@ from offspike.arithmetic.integers import integer_view
 from offspike.capture import captured
 from offspike.folding import known_inputs, known_shape, plain
 from offspike.graph import Graph, GraphNetwork
+from offspike.inspection.obstacles import check_model
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
 from offspike.network import SpikingNetwork
@@ -49,7 +50,9 @@ def save(
     Everything else stays float32, and loading gives float32. Of a network in fixed point nothing may be lost.
     Weights that are computed (weight_norm, pruning) are stored as they are in eval mode.
     """
-    network = _captured(model.model if isinstance(model, SpikingNetwork) else model)
+    inner = model.model if isinstance(model, SpikingNetwork) else model
+    check_model(inner)
+    network = _captured(inner)
     network.input_shape = _input_shape(model)
     preprocess = getattr(model, "preprocess", None) if preprocess is None else preprocess
     header = {"format": FORMAT, **_describe(network), **_facts(model, preprocess, provenance or {})}

@@ -30,13 +30,13 @@ from torch import Tensor, nn
 
 from offspike.arithmetic.roles import SYNAPSES, bare
 from offspike.capture import PRODUCTS, captured
-from offspike.clock import active_clock
+from offspike.clock import active_clock, whole
 from offspike.fanout import Wiring, fan_out, wired
 from offspike.graph import GraphNetwork
 from offspike.hooks import after
 from offspike.latency import Cost, cost
 from offspike.layers import SpikingLayer
-from offspike.network import SpikingNetwork
+from offspike.network import SpikingNetwork, check_spiking
 from offspike.pooling import GatedMaxPool
 
 __all__ = ["CostModel", "Energy", "energies", "energy", "fan_out"]
@@ -123,6 +123,8 @@ def energies(
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Energy, ...]:
     """What t steps cost for every t from 1 to ``steps``, in one pass: the first t steps are those of a run to t."""
+    check_spiking(snn, "energy")
+    steps = whole("steps", steps)
     device = next(iter(snn.state_dict().values())).device
     costs = [cost(snn.method, layers=len(snn.layers), steps=t) for t in range(1, steps + 1)]
     totals = [Energy()] * steps

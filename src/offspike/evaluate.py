@@ -18,7 +18,7 @@ from offspike.fit import Fit
 from offspike.graph import map_values, values_in
 from offspike.inputs import attempt, classes, labelled
 from offspike.layers import SpikingLayer
-from offspike.network import SpikingNetwork
+from offspike.network import SpikingNetwork, check_reference, check_spiking
 from offspike.report import Report
 from offspike.schedules import Listen, shortest
 
@@ -52,7 +52,9 @@ def evaluate(
 
     ``watch`` sees every batch: its inputs, labels, outputs, and the ANN's output or None (see ``answers.Answers``).
     """
-    _check(snn, reference)
+    check_spiking(snn, "evaluate")
+    if reference is not None:
+        check_reference(reference)
     steps = whole("steps", steps)
     ann = None if reference is None else deepcopy(reference).eval()
     report = Report.empty(snn.method, steps, list(snn.layers), reference=ann is not None)
@@ -72,14 +74,6 @@ def evaluate(
         raise ValueError("the data loader is empty: there is nothing to evaluate")
     sums.fill(report)
     return report
-
-
-def _check(snn: Any, reference: Any) -> None:
-    if not isinstance(snn, SpikingNetwork):
-        kind = type(snn).__name__
-        raise TypeError(f"evaluate takes a spiking network, osp.convert(ann, osp.methods.exact(rho=4)), got {kind}")
-    if reference is not None and not isinstance(reference, nn.Module):
-        raise TypeError(f"the reference is the ANN that was converted, got {type(reference).__name__}")
 
 
 class _Sums:

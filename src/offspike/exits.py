@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offspike.inputs import classes, labelled
-from offspike.network import SpikingNetwork
+from offspike.network import SpikingNetwork, check_spiking
 
 __all__ = ["EarlyExit", "early_exit"]
 
@@ -68,6 +68,7 @@ def early_exit(
 
     A model of several inputs gets them as a tuple x.
     """
+    check_spiking(snn, "early_exit")
     device = next(iter(snn.state_dict().values())).device
     none = np.zeros(len(margins), np.int64)
     total = EarlyExit(tuple(float(margin) for margin in margins), 0, none, none)

@@ -19,6 +19,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from offspike.capture import Step, trace, weight
 from offspike.graph import GraphNetwork, Ref, refs_in, values_in
 from offspike.inspection.mixing import random_inputs
+from offspike.inspection.obstacles import check
 
 __all__ = [
     "blanks", "copy_of", "fold", "known_inputs", "known_shape", "known_shapes", "plain", "put", "remember_shapes",
@@ -46,6 +47,7 @@ def fold(model: nn.Module, *, example: Tensor | tuple[Tensor, ...] | None = None
     The folded model must make the same calls and, where its inputs are known, give the same answers in float64. A
     BatchNorm that keeps it from that stays, with a warning.
     """
+    check(model, example)
     model = plain(model)
     inputs = known_inputs(model, example)
     steps = trace(stand_in(model), inputs)

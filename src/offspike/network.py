@@ -23,7 +23,7 @@ from offspike.inspection.obstacles import refuse
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
 
-__all__ = ["Proven", "SpikingNetwork"]
+__all__ = ["Proven", "SpikingNetwork", "check_reference", "check_spiking"]
 
 
 class Proven(Protocol):
@@ -245,6 +245,23 @@ class SpikingNetwork(nn.Module):
         with arithmetic("exact32"):
             refuse(attempt(lambda *given: mixed(self.model, shapes), inputs))
         self._apart |= {shapes}
+
+
+def check_spiking(snn: Any, taker: str) -> None:
+    """Whether this is a spiking network at all; ``taker`` is what was given it."""
+    if not isinstance(snn, SpikingNetwork):
+        what = "osp.convert(ann, osp.methods.exact(rho=4)) makes one"
+        raise TypeError(f"{taker} takes a spiking network; {what}. Got {_kind(snn)}")
+
+
+def check_reference(ann: Any) -> None:
+    """Whether this can be the ANN that a spiking network was made from."""
+    if not isinstance(ann, nn.Module) or isinstance(ann, SpikingNetwork):
+        raise TypeError(f"the reference is the ANN that was converted, a torch.nn.Module; got {_kind(ann)}")
+
+
+def _kind(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 class _Same:

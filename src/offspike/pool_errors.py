@@ -19,6 +19,7 @@ from offspike.activations import QCFS, Activation
 from offspike.clock import active_clock
 from offspike.convert import convert
 from offspike.hooks import after
+from offspike.inspection.obstacles import check
 from offspike.methods import exact
 from offspike.pooling import GatedMaxPool, average
 from offspike.prepare import init_thresholds, prepare
@@ -50,6 +51,7 @@ def pool_errors(model: nn.Module, x: Tensor | tuple[Tensor, ...], *, steps: int 
     The spikes are those of the network that ``prepare`` (QCFS with T levels, thresholds from ``x``) and ``convert``
     (exact calibration) make of it; where the model has activations of its own, their λ stay as they are.
     """
+    check(model, x)
     trained = any(isinstance(module, Activation) for module in model.modules())
     ann = prepare(model, QCFS(steps), example=x, pool="gate").eval()
     if not trained:

@@ -179,6 +179,7 @@ def init_thresholds(
     With a ``rule`` of ``osp.thresholds`` λ follows from that instead: ``rule=LeastError(4)`` gives each channel the λ
     whose 4 levels represent its values best, a good start for a few epochs of fine-tuning.
     """
+    check(ann, batch)
     if not 0 < quantile <= 1:
         raise ValueError(f"quantile must be in (0, 1], got {quantile}")
 

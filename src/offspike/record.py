@@ -24,7 +24,7 @@ from offspike.clock import active_clock
 from offspike.equations import qcfs
 from offspike.hooks import after
 from offspike.layers import SpikingLayer
-from offspike.network import SpikingNetwork
+from offspike.network import SpikingNetwork, check_reference, check_spiking
 
 __all__ = ["Judgement", "LayerRecord", "record"]
 
@@ -102,6 +102,7 @@ class LayerRecord:
 @contextmanager
 def record(snn: SpikingNetwork, *, reference: nn.Module | None = None) -> Iterator[dict[str, LayerRecord]]:
     """Watch ``snn`` inside a ``with`` block; yields a record for each spiking layer, by name."""
+    check_spiking(snn, "record")
     records = {name: LayerRecord() for name in snn.layers}
     answers: dict[str, tuple[Tensor, Tensor]] = {}
 
@@ -117,6 +118,7 @@ def record(snn: SpikingNetwork, *, reference: nn.Module | None = None) -> Iterat
 
     with ExitStack() as stack:
         if reference is not None:
+            check_reference(reference)
             ann = deepcopy(reference).eval()
             activations = {n: m for n, m in ann.named_modules() if isinstance(m, Activation)}
             if set(activations) != set(records):

@@ -14,7 +14,7 @@ from offspike.clock import active_clock
 from offspike.hooks import after
 from offspike.initial import Constant
 from offspike.methods import Method
-from offspike.network import SpikingNetwork
+from offspike.network import SpikingNetwork, check_spiking
 
 __all__ = ["freeze"]
 
@@ -26,6 +26,7 @@ def freeze(snn: SpikingNetwork, images: Tensor, *, per: Literal["channel", "neur
     Layer by layer, as the network calibrates: each layer hears the frozen spikes of the one before. ``images`` are one
     batch of inputs, a few hundred.
     """
+    check_spiking(snn, "freeze")
     if per not in ("channel", "neuron"):
         raise ValueError(f"per must be channel or neuron, got {per!r}")
     if not snn.method.rho:

@@ -25,7 +25,7 @@ from offspike.exchange.nodes import part_of, read_graph
 from offspike.exchange.parts import Part
 from offspike.exchange.wiring import wire
 from offspike.hooks import after
-from offspike.network import SpikingNetwork
+from offspike.network import SpikingNetwork, check_spiking
 from offspike.neurons import IF
 
 __all__ = ["check_static", "differing", "from_nir", "front", "spikes", "to_nir", "version"]
@@ -41,6 +41,7 @@ def to_nir(
     ``variant`` is "nir", or the name of a simulator whose reader needs the same network in other words (docs/interop.md
     says how each is read): "norse", "sinabs", "snntorch", "spikingjelly".
     """
+    check_spiking(snn, "to_nir")
     nir = _library()
     if variant not in DIALECTS:
         raise ValueError(f"variant must be one of {', '.join(DIALECTS)}; got {variant!r}")
@@ -77,14 +78,13 @@ def from_nir(path: str | Path) -> SpikingNetwork:
 
 def front(snn: SpikingNetwork, x: Tensor) -> Tensor:
     """What a file takes instead of ``x``: x itself, or what the input grid of a snapped network makes of it."""
+    check_spiking(snn, "front")
     given: Tensor = wire(snn.model, x).front.to(x.device)(x)
     return given
 
 
 def check_static(snn: SpikingNetwork) -> None:
     """Refuse what a file cannot say: a v(0) that differs between images, and neurons that take spikes back."""
-    if not isinstance(snn, SpikingNetwork):
-        raise TypeError(f"this takes a spiking network, the result of osp.convert; got {type(snn).__name__}")
     if snn.method.rho:
         raise ValueError(
             f"{snn.method.initial} chooses v(0) for each image, and a file holds one v(0) for all. Choose one: "

@@ -18,7 +18,7 @@ from offspike.exchange.formulas import Expression, Page, fire, start
 from offspike.exchange.nir import differing, spikes, version
 from offspike.exchange.parts import Part
 from offspike.exchange.wiring import wire
-from offspike.network import SpikingNetwork
+from offspike.network import SpikingNetwork, check_spiking
 
 __all__ = ["OPSET", "to_onnx"]
 
@@ -32,9 +32,8 @@ def to_onnx(snn: SpikingNetwork, x: Tensor, path: str | Path, *, steps: int = 4,
     The file grows with ``steps`` and ρ (a few nodes a step and layer): for small T. The causal schedule is not
     unrolled. The input grid of a snapped network stays outside, as with ``to_nir``. ``check=False`` compares nothing.
     """
+    check_spiking(snn, "to_onnx")
     onnx = _library(check)
-    if not isinstance(snn, SpikingNetwork):
-        raise TypeError(f"to_onnx takes a spiking network, the result of osp.convert; got {type(snn).__name__}")
     if snn.method.rho and snn.method.schedule == "causal":
         raise ValueError("the causal schedule runs the network twice, which is not unrolled: use schedule='layerwise'")
     if steps < 1:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from offspike.exchange.nir import check_static
 from offspike.initial import Constant
 from offspike.layers import SpikingLayer
-from offspike.network import SpikingNetwork
+from offspike.network import SpikingNetwork, check_spiking
 from offspike.pooling import GatedMaxPool
 from offspike.surgery import replace
 
@@ -40,6 +40,7 @@ def to_spikingjelly(snn: SpikingNetwork) -> nn.Module:
     Single-step mode: ``functional.reset_net(net)``, then ``net(x)`` once for each step; the mean of what it returns is
     the readout, and the spikes are those of ``snn``, bit for bit. A v(0) that depends on the image is refused.
     """
+    check_spiking(snn, "to_spikingjelly")
     try:
         from spikingjelly.activation_based import neuron
     except ImportError as error:

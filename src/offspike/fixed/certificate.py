@@ -11,7 +11,7 @@ from offspike.arithmetic.reach import Sum
 from offspike.atomic import whole
 from offspike.fixed.fingerprint import fingerprint
 from offspike.methods import Method
-from offspike.network import SpikingNetwork
+from offspike.network import SpikingNetwork, check_spiking
 from offspike.record import Judgement, LayerRecord
 
 __all__ = ["Certificate", "LayerCertificate"]
@@ -80,6 +80,7 @@ class Certificate:
 
     def covers(self, snn: SpikingNetwork) -> bool:
         """Whether this network is the one that it is about, as it is now, computing in numbers that are exact."""
+        check_spiking(snn, "covers")
         exact = {"exact32": "float32", "tf32": "tf32", "int8": "tf32"}  # bf16 rounds what it writes
         numbers = exact.get(snn.precision)
         same = Method.from_dict(self.method) == snn.method and numbers in self.arithmetics

@@ -18,7 +18,7 @@ from offspike.fixed.fingerprint import as_bytes, fingerprint
 from offspike.fixed.proof import prove
 from offspike.graph import map_values, values_in
 from offspike.methods import Method
-from offspike.network import SpikingNetwork
+from offspike.network import SpikingNetwork, check_reference, check_spiking
 from offspike.record import record
 
 __all__ = ["certify", "verify"]
@@ -40,6 +40,8 @@ def certify(
     ``snn.certificate``; where it proves equality, ``snn.fast(x)`` gives the readout at T = ρ = L in one pass. For a
     proof take ``osp.snap(ann, …)`` for the ANN and convert it with ``osp.methods.exact(rho=L)``.
     """
+    check_spiking(snn, "certify")
+    check_reference(ann)
     steps = steps or snn.method.rho or 1
     device = next(iter(snn.state_dict().values())).device
     reference = deepcopy(ann).eval().to(device)
@@ -85,6 +87,11 @@ def verify(
     Returns the certificate (that of the new run where there is data); a ValueError says what is not as it states.
     Accuracies are compared where it states them: ``loader`` then has to give labels.
     """
+    if not isinstance(certificate, Certificate):
+        got = type(certificate).__name__
+        raise TypeError(f"verify takes a certificate first, osp.Certificate.from_json(path); got {got}")
+    check_spiking(snn, "verify")
+    check_reference(ann)
     found = fingerprint(snn)
     if found != certificate.weights:
         fixed = was_snapped(snn)

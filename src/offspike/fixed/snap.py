@@ -20,6 +20,7 @@ from offspike.fixed.rows import Per
 from offspike.folding import fold
 from offspike.graph import GraphNetwork
 from offspike.hooks import after
+from offspike.inspection.obstacles import check_model
 from offspike.methods import exact
 
 __all__ = ["check", "snap"]
@@ -56,6 +57,7 @@ def snap(
     ``"bf16"`` numbers summed in float32, as tensor cores do; ``"int32"`` besides float32, in which PyTorch runs it. If
     they cannot be, a ValueError says in which layer, and how many bits would do.
     """
+    check_model(ann)
     _check_options(per, input_bits)
     device = next(ann.parameters()).device
     inputs = tuple(x.detach().cpu() for x in _inputs("example", example))

@@ -17,6 +17,7 @@ from offspike.arithmetic.grids import finest, was_snapped
 from offspike.arithmetic.roles import TRANSPOSED, role
 from offspike.fixed.snap import check
 from offspike.graph import GraphNetwork
+from offspike.inspection.obstacles import check_model
 
 __all__ = ["tune"]
 
@@ -68,6 +69,8 @@ def tune(
     is Adam's, in units of the grids: about so many of them a step. Grids and bits stay; that sums are exact is checked
     again. ``progress(loss)`` hears of each batch.
     """
+    check_model(snapped)
+    check_model(teacher)
     if epochs < 1:
         raise ValueError(f"epochs must be >= 1, got {epochs}")
     if not was_snapped(snapped):

@@ -8,7 +8,10 @@ from torch import Tensor, nn
 
 from offspike.capture import FACTORIES, INSTEAD
 
-__all__ = ["ADVICE", "FUNCTIONS", "LINEAR", "MENDED", "MODULES", "PREPARE", "Finding", "check", "refuse"]
+__all__ = [
+    "ADVICE", "FUNCTIONS", "LINEAR", "MENDED", "MODULES", "PREPARE", "Finding", "check",
+    "check_model", "refuse",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,21 +43,29 @@ _WRAPPERS = {  # by name: importing torch.compile's takes seconds
     "DataParallel": "model.module",
     "DistributedDataParallel": "model.module",
     "OptimizedModule": "model._orig_mod, as it was before torch.compile",
+    "SpikingNetwork": "the ANN that it was converted from",
 }
 
 
 def check(model: Any, x: Any) -> None:
     """Whether these are a model and an example at all."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"the model must be a torch.nn.Module, got {model!r}")
-    kind = type(model).__name__
-    if kind in _WRAPPERS or isinstance(model, torch.jit.ScriptModule):
-        raise TypeError(f"{kind} hides the model itself: give {_WRAPPERS.get(kind, 'it as it was before torch.jit')}")
+    check_model(model)
     inputs = x if isinstance(x, tuple) else () if x is None else (x,)
     for value in inputs:
         if not isinstance(value, Tensor) or not value.ndim or not len(value):
             got = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise TypeError(f"the example is a batch of inputs: a tensor, or a tuple of tensors for several; got {got}")
+
+
+def check_model(model: Any) -> None:
+    """Whether this is a model at all, and itself."""
+    if not isinstance(model, nn.Module):
+        made = f"the class {model.__name__}: make one, {model.__name__}(…)" if isinstance(model, type) else None
+        named = f"{model!r}: osp.load(name or path) gives a saved one" if isinstance(model, str) else None
+        raise TypeError(f"the model must be a torch.nn.Module, got {made or named or type(model).__name__}")
+    kind = type(model).__name__
+    if kind in _WRAPPERS or isinstance(model, torch.jit.ScriptModule):
+        raise TypeError(f"{kind} is not the model itself: give {_WRAPPERS.get(kind, 'it as it was before torch.jit')}")
 
 
 MENDED = "osp.prepare"  # stands in the fix of whatever osp.prepare mends
