@@ -186,8 +186,16 @@ def summary(done: list[Row]) -> dict[str, dict[str, int]]:
     return {package: {v: counts[package, v] for v in VERDICTS if counts[package, v]} for package in packages}
 
 
-def write(folder: Path, done: list[Row], packages: list[str]) -> None:
-    """The record as it stands."""
+def held(folder: Path | None) -> dict[str, Row]:
+    """The rows that the record has, by model."""
+    file = folder / "record.json" if folder else None
+    return {row["model"]: row for row in json.loads(file.read_text())["models"]} if file and file.exists() else {}
+
+
+def add(row: Row, folder: Path, listed: list[str], packages: list[str]) -> None:
+    """One row more in the record, which another process may be writing too."""
+    known = held(folder) | {row["model"]: {**row, "commit": commit()}}
+    done = [known[name] for name in dict.fromkeys([*listed, *known]) if name in known]
     counts = summary(done)
     how = provenance(**{package: version(package) for package in packages})
     folder.mkdir(parents=True, exist_ok=True)
@@ -211,17 +219,12 @@ def main() -> None:
     for package in installed:
         importlib.import_module(package)
     listed = zoo_lists.select([], installed)
-    file = chosen.out / "record.json" if chosen.out else None
-    held = json.loads(file.read_text())["models"] if file and file.exists() else []
-    done: dict[str, Row] = {row["model"]: row for row in held}
+    done = held(chosen.out)
     names = zoo_lists.select(chosen.names, installed) if chosen.names else [n for n in listed if n not in done]
     for count, row in enumerate(rows(names, chosen.seconds), 1):
-        done[row["model"]] = {**row, "commit": commit()}
         print(f"{count:3}/{len(names)} {line(row)}", flush=True)
         if chosen.out:
-            ordered = [done[name] for name in dict.fromkeys([*listed, *done]) if name in done]
-            write(chosen.out, ordered, installed)
-    print(summary(list(done.values())))
+            add(row, chosen.out, listed, installed)
 
 
 if __name__ == "__main__":

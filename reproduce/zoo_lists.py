@@ -13,47 +13,37 @@ from torch import Tensor, nn
 
 Built = tuple[nn.Module, tuple[Tensor, ...]]
 
-TORCHVISION = """alexnet resnet18 resnet50 resnext50_32x4d wide_resnet50_2 vgg11 vgg16_bn mobilenet_v2 mnasnet0_5
-densenet121 googlenet inception_v3 squeezenet1_0 squeezenet1_1 shufflenet_v2_x0_5 regnet_x_400mf fcn_resnet50
-deeplabv3_resnet50 lraspp_mobilenet_v3_large r3d_18 mc3_18 r2plus1d_18 regnet_y_400mf mobilenet_v3_small
-efficientnet_b0 convnext_tiny vit_b_32 swin_t"""
-TIMM = """resnet10t resnet14t resnet18 resnet18d resnet26 resnet26d resnet26t resnet50 resnet50c resnet50s resnet50_gn
-resnetaa34d resnetaa50 resnetblur18 resnetblur50 resnext50_32x4d wide_resnet50_2 ecaresnet26t ecaresnetlight
-seresnet18 seresnext26d_32x4d resnetrs50 test_resnet resnetv2_18 resnetv2_18d resnetv2_50 resnetv2_50d_gn
-resnetv2_50x1_bit vgg11 vgg11_bn vgg16 vgg16_bn densenet121 densenetblur121d hrnet_w18_small hrnet_w18_small_v2
-hrnet_w18_ssld dla34 dla46_c dla46x_c dla60 dla60_res2net dla60_res2next dla60x vovnet39a ese_vovnet19b_dw repvgg_a0
-repvgg_b1g4 mobileone_s0 mobileone_s4 gernet_s resnet32ts resnet33ts resnet51q resnet50_clip_gap resnet50_mlp
-test_byobnet selecsls42 selecsls60b mobilenetv1_100 mobilenetv1_100h mobilenetv2_050 mobilenetv2_110d mnasnet_050
-mnasnet_small semnasnet_050 spnasnet_100 efficientnet_lite0 tf_efficientnet_lite0 efficientnet_es efficientnet_el
-tf_efficientnet_es mobilenet_edgetpu_100 fbnetc_100 tf_mobilenetv3_small_minimal_100 tf_mobilenetv3_large_minimal_100
+TORCHVISION = """alexnet resnet18 resnet50 resnext50_32x4d vgg16_bn mobilenet_v2 mnasnet0_5 densenet121 googlenet
+inception_v3 squeezenet1_0 squeezenet1_1 shufflenet_v2_x0_5 regnet_x_400mf fcn_resnet50 deeplabv3_resnet50
+lraspp_mobilenet_v3_large r3d_18 mc3_18 r2plus1d_18 regnet_y_400mf mobilenet_v3_small efficientnet_b0 convnext_tiny
+vit_b_32 swin_t"""
+TIMM = """resnet10t resnet14t resnet18 resnet18d resnet26d resnet50 resnet50_gn resnetaa34d resnetblur18
+resnext50_32x4d ecaresnet26t seresnet18 resnetrs50 test_resnet resnetv2_18 resnetv2_18d resnetv2_50 resnetv2_50d_gn
+vgg11_bn densenet121 hrnet_w18_small dla34 dla46_c dla46x_c dla60_res2net vovnet39a ese_vovnet19b_dw repvgg_a0
+mobileone_s0 gernet_s resnet33ts resnet50_clip_gap test_byobnet selecsls42 mobilenetv1_100 mobilenetv2_050
+mobilenetv2_110d mnasnet_050 mnasnet_small semnasnet_050 spnasnet_100 efficientnet_lite0 tf_efficientnet_lite0
+efficientnet_es mobilenet_edgetpu_100 fbnetc_100 tf_mobilenetv3_small_minimal_100 tf_mobilenetv3_large_minimal_100
 mobilenetv4_conv_small mobilenetv4_conv_medium mobilenetv4_conv_aa_medium mobilenetv4_conv_blur_medium
 mobilenetv3_small_050 lcnet_035 hardcorenas_a ghostnet_050 ghostnetv2_100 ghostnetv3_050 repghostnet_050 inception_v3
-inception_v4 inception_resnet_v2 legacy_xception xception41 xception41p nasnetalarge pnasnet5large regnetx_002
-regnetx_004 regnetx_004_tv regnety_002 regnetv_040 regnetz_005 res2net50_14w_8s res2net50_48w_2s res2net50d res2next50
-resnest14d resnest26d resnest50d_4s2x40d skresnet18 legacy_seresnet18 legacy_senet154 tresnet_m dpn48b dpn68 dpn68b
-cspresnet50 cspresnext50 cspdarknet53 darknet17 darknet53 darknetaa53 cs3darknet_s hgnet_tiny hgnetv2_b0 fasternet_t0
-fasternet_t2 starnet_s050 starnet_s1 nf_resnet26 nf_regnet_b0 lcnetv2_small nextvit_small efficientvit_m0
-efficientvit_b0 botnet26t_256 halonet26t lambda_resnet26t coatnet_bn_0_rw_224 levit_128s repvit_m1 shvit_s1
-convmixer_1024_20_ks9_p14 mixer_s32_224 poolformer_s12 convnext_atto efficientnet_b0 vit_tiny_patch16_224"""
-PYTORCHCV_IMAGENET = """alexnet alexnetb zfnet bn_vgg11b bninception resnet10 resnetbc14b resnet18_wd4 resnet18
-resnet50 resnet50b preresnet10 preresnetbc14b preresnet18 preresnet50b resnext14_16x4d seresnet10 seresnetbc26b
-sepreresnet10 senet16 resnestabc14 resnesta18 ibn_resnet50 ibnb_resnet50 ibn_resnext50_32x4d ibn_densenet121
-airnet50_1x64d_r2 airnext50_32x4d_r2 bam_resnet18 cbam_resnet18 resattnet56 sknet50 scnet50 scneta50 regnetx002
-regnety002 diaresnet10 diapreresnet10 pyramidnet101_a360 diracnet18v2 sharesnet18 sharesnet50b densenet121
-condensenet74_c4_g4 sparsenet121 peleenet wrn50_2 drnc26 drnd22 dpn68 dpn68b darknet_ref darknet_tiny darknet19
-darknet53 channelnet revnet38 revnet110 irevnet301 bagnet9 dla34 dla46c dla46xc dla60 dla60x msdnet22 fishnet99
-espnetv2_wd2 dicenet_wd5 hrnet_w18_small_v1 hrnet_w18_small_v2 vovnet27s vovnet39 selecsls42 selecsls42b selecsls60
-hardnet39ds hardnet68 xdensenet121_2 squeezenet_v1_0 squeezenet_v1_1 squeezeresnet_v1_0 sqnxt23_w1 sqnxt23v5_w1
-shufflenet_g1_w1 shufflenet_g3_w1 shufflenet_g8_w1 shufflenetv2_wd2 shufflenetv2b_wd2 menet108_8x1_g3 menet160_8x1_g8
+inception_resnet_v2 legacy_xception xception41 regnetx_002 regnetx_004 regnety_002 regnetv_040 regnetz_005
+res2net50_14w_8s res2net50d resnest14d skresnet18 legacy_seresnet18 tresnet_m dpn48b dpn68 cspresnet50 darknet17
+cs3darknet_s hgnet_tiny hgnetv2_b0 fasternet_t0 starnet_s050 nf_resnet26 nf_regnet_b0 lcnetv2_small nextvit_small
+efficientvit_m0 efficientvit_b0 botnet26t_256 halonet26t lambda_resnet26t coatnet_bn_0_rw_224 levit_128s repvit_m1
+shvit_s1 convmixer_1024_20_ks9_p14 mixer_s32_224 poolformer_s12 convnext_atto efficientnet_b0 vit_tiny_patch16_224"""
+PYTORCHCV_IMAGENET = """alexnet bninception resnet10 resnetbc14b resnet18_wd4 resnet18 resnet50 preresnet10
+preresnetbc14b preresnet18 resnext14_16x4d seresnet10 sepreresnet10 senet16 resnesta18 ibn_resnet50 ibnb_resnet50
+airnet50_1x64d_r2 bam_resnet18 cbam_resnet18 resattnet56 sknet50 scnet50 regnetx002 regnety002 diaresnet10
+diapreresnet10 diracnet18v2 sharesnet18 densenet121 condensenet74_c4_g4 sparsenet121 peleenet drnc26 dpn68 darknet_ref
+darknet_tiny darknet19 channelnet revnet38 bagnet9 dla34 dla46c dla46xc msdnet22 fishnet99 espnetv2_wd2 dicenet_wd5
+hrnet_w18_small_v1 vovnet27s vovnet39 selecsls42 hardnet39ds xdensenet121_2 squeezenet_v1_0 squeezenet_v1_1
+squeezeresnet_v1_0 sqnxt23_w1 sqnxt23v5_w1 shufflenet_g3_w1 shufflenetv2_wd2 shufflenetv2b_wd2 menet108_8x1_g3
 mobilenet_wd4 mobilenetb_wd4 fdmobilenet_wd4 mobilenetv2_wd4 mobilenetv2b_wd4 mobilenetv3_small_w7d20 igcv3_wd4
 ghostnet mnasnet_b1 mnasnet_a1 mnasnet_small darts proxylessnas_cpu fbnet_cb xception inceptionv3 inceptionv4
-inceptionresnetv1 inceptionresnetv2 polynet nasnet_4a1056 pnasnet5large spnasnet efficientnet_b0
-efficientnet_edge_small_b mixnet_s isqrtcovresnet18 resneta10 resnetabc14b resnetd50b fastseresnet101b octresnet10_ad2
-tresnet_m"""
-PYTORCHCV_CIFAR = """nin resnet20 resnet56 resnet110 resnet164bn preresnet20 preresnet56 preresnet164bn
-resnext20_16x4d resnext29_32x4d seresnet20 sepreresnet20 pyramidnet110_a48 pyramidnet164_a270_bn densenet40_k12
-densenet40_k12_bc densenet100_k12_bc xdensenet40_2_k24_bc wrn16_10 wrn20_10_1bit wrn20_10_32bit ror3_56 ror3_164 rir
-msdnet22 resdropresnet20 shakeshakeresnet20_2x16d shakedropresnet20 fractalnet diaresnet20 diapreresnet20"""
+inceptionresnetv1 nasnet_4a1056 spnasnet efficientnet_b0 efficientnet_edge_small_b mixnet_s isqrtcovresnet18 resneta10
+resnetabc14b octresnet10_ad2 tresnet_m"""
+PYTORCHCV_CIFAR = """nin resnet20 resnet56 preresnet20 resnext20_16x4d seresnet20 pyramidnet110_a48 densenet40_k12
+densenet40_k12_bc xdensenet40_2_k24_bc wrn20_10_1bit ror3_56 rir msdnet22 resdropresnet20 shakeshakeresnet20_2x16d
+shakedropresnet20 fractalnet diaresnet20"""
 PYTORCHCV_OTHER = """fcn8sd_resnetd50b_voc pspnet_resnetd50b_voc deeplabv3_resnetd50b_voc icnet_resnetd50b_cityscapes
 fastscnn_cityscapes cgnet_cityscapes dabnet_cityscapes bisenet_resnet18_celebamaskhq lednet_cityscapes
 edanet_cityscapes erfnet_cityscapes linknet_cityscapes segnet_cityscapes unet_cityscapes sqnet_cityscapes
@@ -74,13 +64,13 @@ def listed() -> dict[str, list[str]]:
     """Package -> the names of its models."""
     cifar = " ".join(f"{name}_cifar10" for name in PYTORCHCV_CIFAR.split())
     lists = {
-        "torchvision": TORCHVISION,
-        "pytorchcv": f"{cifar} {PYTORCHCV_IMAGENET} {PYTORCHCV_OTHER}",
-        "timm": TIMM,
         "segmentation_models_pytorch": SMP,
         "transformers": TRANSFORMERS,
         "monai": MONAI,
         "efficientnet_pytorch": "efficientnet-b0",
+        "torchvision": TORCHVISION,
+        "pytorchcv": f"{cifar} {PYTORCHCV_IMAGENET} {PYTORCHCV_OTHER}",
+        "timm": TIMM,
     }
     return {package: names.split() for package, names in lists.items()}
 
