@@ -150,6 +150,8 @@ class Tracer(fx.Tracer):
             raise ValueError("a tensor that is neither a parameter nor a buffer; self.register_buffer makes it one")
         if isinstance(a, tuple) and hasattr(a, "_fields"):  # a named tuple is a tuple
             return self.create_arg(tuple(a))
+        if isinstance(a, dict) and type(a) is not dict:  # so is a class of answers that is a dictionary, too
+            return self.create_arg(dict(a))
         if dataclasses.is_dataclass(a) and not isinstance(a, type):
             raise ValueError(
                 f"{type(a).__name__} is a class of its own: return a tensor, a tuple, a list or a dictionary"
