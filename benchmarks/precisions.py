@@ -84,16 +84,16 @@ def batches(options: Any, ann: Any, device: torch.device) -> Callable[[], Iterat
 def _network(ann: Any, method: Any, options: Any, device: torch.device) -> Iterator[dict[str, Any]]:
     snn = osp.convert(ann, method)
     loader, found = batches(options, ann, device), {}
-    for what in RUNS:
+    for what in (run for run in RUNS if run in (*options.precisions, "exact32", "reference")):
         begin = time.perf_counter()
         logits, labels = _logits(snn, what, loader, options.until)
         if logits.shape[1]:
             found[what] = logits
             print(f"  {what}: {logits.shape[1]} images in {time.perf_counter() - begin:.1f} s", flush=True)
-    against = "reference" if "reference" in found else "exact32"
     for what, logits in found.items():
-        if against not in found:
-            break
+        against = _against(what, found)
+        if against is None:
+            continue
         images = min(logits.shape[1], found[against].shape[1])
         mine, theirs = logits[:, :images].cumsum(0), found[against][:, :images].cumsum(0)
         differ = (mine.argmax(-1) != theirs.argmax(-1)).sum(1).tolist()
@@ -107,6 +107,13 @@ def _network(ann: Any, method: Any, options: Any, device: torch.device) -> Itera
             **{f"correct_at_{t}": right[t - 1] for t in AT}, **{f"differ_at_{t}": differ[t - 1] for t in AT},
             "every_t": {"correct": right, "differ": differ},
         }  # fmt: skip
+
+
+def _against(what: str, found: dict[str, Tensor]) -> str | None:
+    """What a run is compared with: the reference path, or exact32 where that has answered more images."""
+    most = max(("reference", "exact32"), key=lambda name: found[name].shape[1] if name in found else 0)
+    against = "reference" if what == "exact32" and "reference" in found else most
+    return against if against in found else None
 
 
 def _logits(snn: Any, what: str, loader: Any, until: float) -> tuple[Tensor, Tensor]:
