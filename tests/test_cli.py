@@ -196,6 +196,15 @@ def test_help_has_an_example(offspike, command):
         (["analyze", "{model}", "--method", "magic"], "unknown method"),
         (["analyze", "{model}", "--method", "all"], "one method at a time: qcfs, cos,"),
         (["evaluate", "resnet20-cifar10-l4"], "takes images of 3x32x32, those of digits are 1x8x8: name its data set"),
+        (["evaluate", "{model}", "--json", "{model}"], "is used twice"),
+        (["evaluate", "{model}", "--json", "{tmp}/x", "--html", "{tmp}/x"], "is used twice"),
+        (["analyze", "{model}", "--html", "{model}"], "is used twice"),
+        (["certify", "{model}", "--save", "{model}"], "is used twice"),
+        (["certify", "{tmp}/ann.safetensors", "--json", "{tmp}/ann.json", "--limit", "5"], "is used twice"),
+        (["bench", "{model}", "--json", "{model}"], "is used twice"),
+        (["audit", "{model}", "--json", "{model}"], "is used twice"),
+        (["audit", "torchvision.models:resnet18"], "neither file.py:name nor a saved file"),
+        (["verify", "{tmp}/list.json"], "list.json: this is not an offspike certificate"),
         (["verify", "{tmp}/none.json"], "none.json: No such file"),
         (["bench", "small", "--device", "tpu"], "there is no device 'tpu'"),
         (["bench", "small", "--device", "cuda:99"], "there is no device 'cuda:99'"),
@@ -208,11 +217,15 @@ def test_help_has_an_example(offspike, command):
 def test_bad_input_is_one_clear_line_and_exit_code_2(offspike, model, tmp_path, arguments, message):
     torch.save({"a": torch.zeros(1)}, tmp_path / "pickle.pt")
     (tmp_path / "truncated.safetensors").write_bytes(model.read_bytes()[:1000])
+    (tmp_path / "ann.safetensors").write_bytes(model.read_bytes())
+    (tmp_path / "list.json").write_text("[1]")
     places = {"tmp": tmp_path, "model": model, "pickle": tmp_path / "pickle.pt"}
     places["truncated"] = tmp_path / "truncated.safetensors"
+    before = model.read_bytes()
     code, _, err = offspike(*[argument.format(**places) for argument in arguments])
     assert code == 2
     assert message in err
+    assert before == model.read_bytes() == (tmp_path / "ann.safetensors").read_bytes()
     assert "Traceback" not in err
 
 

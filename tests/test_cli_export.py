@@ -47,6 +47,9 @@ def test_noise_without_data_and_spiking_checkpoints(offspike, model, tmp_path): 
     assert "inputs of noise" in said
     code, _, err = offspike("export", tmp_path / "snn.safetensors", "-o", tmp_path / "x", "--v0", "half")
     assert (code, "--v0 is for an ANN" in err) == (2, True)
+    for option, value in (("--method", "cos"), ("--rho", 2)):
+        code, _, err = offspike("export", tmp_path / "snn.safetensors", "-o", tmp_path / "x", option, value)
+        assert (code, f"{option} is for an ANN" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +57,9 @@ def test_noise_without_data_and_spiking_checkpoints(offspike, model, tmp_path): 
     [
         (["--format", "pdf"], "format must be one of nir, onnx, safetensors"),
         (["--method", "cos"], "osp.freeze(snn, images)"),
+        (["--method", "snm"], "method must be one of qcfs, cos_light, cos, exact; got 'snm'"),
+        (["--json", "{out}"], "is used twice"),
+        (["--out", "{model}"], "is used twice"),
         (["--v0", "magic"], "v0 must be one of half, channel, neuron"),
         (["--v0", "neuron"], "give --data"),
         (["--variant", "brian"], "variant must be one of nir"),
@@ -61,7 +67,8 @@ def test_noise_without_data_and_spiking_checkpoints(offspike, model, tmp_path): 
     ],
 )
 def test_refusals_leave_no_file(offspike, model, tmp_path, arguments, message):  # noqa: F811
-    code, _, err = offspike("export", model, "-o", tmp_path / "out", *arguments)
+    places = {"out": tmp_path / "out", "model": model}
+    code, _, err = offspike("export", model, "-o", tmp_path / "out", *(word.format(**places) for word in arguments))
     assert code == 2
     assert message in " ".join(err.split())
     assert not (tmp_path / "out").exists()

@@ -70,14 +70,19 @@ def test_train_then_resume_then_fine_tune(offspike, tmp_path):
         (["--data", "cifar10", "--root", "/nowhere"], "cifar-10-batches-bin is missing"),
         (["--from", "alexnet"], "no packaged model 'alexnet'"),
         (["--from", "resnet20-cifar10-l4"], "belong to another network"),
-        (["--batch", "5000"], "less than a batch"),
+        (["--batch", "5000"], "less than a batch of 5000 for each of 1 processes: lower --batch"),
+        (["--dropout", "1.5"], "--dropout"),
+        (["--seed", "9" * 30], "--seed"),
+        (["--json", "{out}/ann.safetensors"], "is used twice"),
         (["--distill", "0.5"], "a teacher"),
         (["--teacher", "resnet20-cifar10-l4"], "the teacher does not take images of 1x8x8: give one trained on such"),
         (["--json", "/dev/full"], "cannot write /dev/full: the disk is full"),
     ],
 )
 def test_bad_input_is_one_clear_line(offspike, tmp_path, arguments, message):
-    code, _, err = offspike("train", *QUICK, "--out", tmp_path / "x", *arguments)
+    code, _, err = offspike(
+        "train", *QUICK, "--out", tmp_path / "x", *(a.format(out=tmp_path / "x") for a in arguments)
+    )
     assert code == 2
     assert message in " ".join(err.split())
     assert "Traceback" not in err

@@ -18,7 +18,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from offspike.activations import QCFS, ClippedReLU
+from offspike.convert import convert
 from offspike.datasets import DataError, Dataset, load
+from offspike.methods import qcfs
 from offspike.train import Recipe, TrainingError, accuracy, log_lines, progress, train
 from offspike.training import snapshot
 from offspike.training.feed import MemoryFeed, StreamFeed, epoch_seed
@@ -396,6 +398,8 @@ def test_a_teacher_of_other_images_or_classes_is_refused(digits):
         train(network(), digits[0], recipe, teacher=small(channels=3))
     with pytest.raises(TrainingError, match="gives 7 answers an image, the data set has 10 classes"):
         train(network(), digits[0], recipe, teacher=small(classes=7))
+    with pytest.raises(TrainingError, match="a spiking network: give the ANN"):
+        train(network(), digits[0], recipe, teacher=convert(small().eval(), qcfs()))
 
 
 def test_recipes_are_checked_and_travel_as_json():

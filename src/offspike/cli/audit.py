@@ -36,7 +36,7 @@ def audit(target: Target, shapes: Inputs = None, json_file: Json = None) -> None
     """
     from offspike.surgery import audit as look
 
-    check_writable(json_file)
+    check_writable(json_file, keep=[target])
     sizes = [_shape(text) for text in shapes or []]
     model = _model(target).eval()
     inputs = tuple(torch.randn(size, generator=torch.Generator().manual_seed(0)) for size in sizes)
@@ -70,6 +70,10 @@ def _model(target: str) -> Any:
     if not path or not path.endswith(".py"):
         if target.endswith(".py"):
             raise ValueError(f"say which class or function of {target} makes the model: {target}:NAME")
+        if path and not Path(target).exists():
+            raise ValueError(
+                f"{target} is neither file.py:name nor a saved file: give the .py file that makes the model"
+            )
         return load(target)
     with _imported(Path(path)) as module:
         made = _named(module, path, name)

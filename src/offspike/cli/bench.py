@@ -59,7 +59,7 @@ def bench(
     from offspike import experiment, methods
     from offspike.convert import convert
 
-    check_writable(json_file)
+    check_writable(json_file, keep=[network])
     where = place(device)
     if out is not None and out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; --out names a folder")

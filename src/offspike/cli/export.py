@@ -22,6 +22,7 @@ from offspike.cli.shared import (
 
 Data = Annotated[str | None, typer.Option(help="Images for the check and --v0: digits, cifar10, … Default: noise.")]
 FORMATS = ("nir", "onnx", "safetensors")
+METHODS = ("qcfs", "cos_light", "cos", "exact")
 STARTS = ("half", "channel", "neuron")
 
 
@@ -29,7 +30,9 @@ def export(
     model: Model,
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
     format: Annotated[str, typer.Option(help="nir, onnx or safetensors.")] = "nir",
-    method: Annotated[str, typer.Option(help="qcfs (θ/2), cos_light, cos or exact.")] = "qcfs",
+    method: Annotated[
+        str | None, typer.Option(help="qcfs (θ/2), cos_light, cos or exact; for an ANN. Default: qcfs.")
+    ] = None,
     rho: Rho = None,
     v0: Annotated[
         str | None, typer.Option(help="One v(0) for all images: half, or the mean by channel or neuron.")
@@ -53,7 +56,7 @@ def export(
 
     if format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}; got {format!r}")
-    check_writable(json_file, out)
+    check_writable(json_file, out, keep=[model])
     ann, snn = open_network(model, method, rho, v0)
     x = inputs(ann or snn, data, root, "test", images)
     facts: dict[str, Any] = {"file": str(out), "format": format, "checked": check, "steps": steps}
@@ -73,7 +76,7 @@ def export(
         write_json(json_file, facts)
 
 
-def open_network(model: str, method: str, rho: int | None, v0: str | None) -> tuple[Any, Any]:
+def open_network(model: str, method: str | None, rho: int | None, v0: str | None) -> tuple[Any, Any]:
     """The ANN of a checkpoint (None where it holds a spiking network), and the spiking network."""
     from offspike import experiment, methods
     from offspike.checkpoint import load
@@ -83,12 +86,15 @@ def open_network(model: str, method: str, rho: int | None, v0: str | None) -> tu
 
     if v0 is not None and v0 not in STARTS:
         raise ValueError(f"v0 must be one of {', '.join(STARTS)}; got {v0!r}")
+    if method is not None and method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}; got {method!r}")
     found = load(model)
     if isinstance(found, SpikingNetwork):
-        if v0 is not None:
-            raise ValueError(f"{model} is a spiking network, and has its v(0): --v0 is for an ANN")
+        for name, value in (("v0", v0), ("method", method), ("rho", rho)):
+            if value is not None:
+                raise ValueError(f"{model} is a spiking network, and has its v(0): --{name} is for an ANN")
         return None, found
-    if v0 == "half":
+    if v0 == "half" or method is None:
         method = "qcfs"
     if v0 in ("channel", "neuron") and method == "qcfs":
         method = "cos"

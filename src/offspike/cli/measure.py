@@ -72,7 +72,7 @@ def evaluate(
     from offspike.fixed.certificate import Certificate
     from offspike.look.examine import examine
 
-    check_writable(html, json_file)
+    check_writable(html, json_file, keep=[model, certificate])
     check_precision(precision)
     proof = Certificate.from_json(certificate) if certificate else None
     with distributed.process_group() as device:
@@ -124,7 +124,7 @@ def analyze(
     from offspike.look.examine import look_closely
     from offspike.look.findings import Findings
 
-    check_writable(html, json_file)
+    check_writable(html, json_file, keep=[model])
     if method == "all":
         raise ValueError(f"analyze looks at one method at a time: {METHODS}")
     opened = open_model_and_data(model, data, root, batch, limit)

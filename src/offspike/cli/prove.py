@@ -54,12 +54,13 @@ def certify(
     from offspike.look.findings import Findings
     from offspike.page import write_page
 
-    check_writable(save, json_file, html)
+    check_writable(save, json_file, html, keep=[model])
     opened = open_model_and_data(model, data, root, batch, limit)
     ann, batches, count = opened.ann, opened.batches, opened.count
     snapped = _snapped(ann, next(iter(batches()))[0], bits, calibrate, data, root)
     if save is None and json_file is not None and snapped is not ann:
         save = json_file.with_suffix(".safetensors")  # or nobody could check the certificate
+        check_writable(save, keep=[model, html])
     if save:
         write(snapped, save, provenance={"source": model, "bits": bits})
     snn = convert(snapped, methods.exact(levels_of(snapped)))

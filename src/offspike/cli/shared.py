@@ -154,13 +154,22 @@ def write_json(path: Path, found: Any) -> None:
         raise OSError(f"cannot write {path}: {why(error)}") from error
 
 
-def check_writable(*paths: Path | None) -> None:
-    """Refuse an output path that cannot be written before the work begins, not after."""
+def check_writable(*paths: Path | None, keep: Collection[str | Path | None] = ()) -> None:
+    """Refuse an output path that cannot be written before the work begins, not after.
+
+    Nor may one be written over another, or over what is to be kept: a trained network would be lost.
+    """
+    taken = {Path(path).resolve() for path in keep if path is not None}
     for path in paths:
         if path is None:
             continue
-        if path.is_dir() or not path.parent.is_dir():
-            raise OSError(f"cannot write {path}: {'it is a folder' if path.is_dir() else 'its folder does not exist'}")
+        if path.is_dir():
+            raise OSError(f"cannot write {path}: it is a folder; give the name of a file in it")
+        if not path.parent.is_dir():
+            raise OSError(f"cannot write {path}: its folder does not exist; make it first")
+        if path.resolve() in taken:
+            raise ValueError(f"{path} is used twice: it would be written over; give each file a name of its own")
+        taken.add(path.resolve())
         new = not path.exists()
         try:
             with path.open("ab"):

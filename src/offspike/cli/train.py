@@ -42,8 +42,8 @@ def train(
     ema: Annotated[float | None, typer.Option(help="Average the weights with this decay a step.")] = None,
     augment: Annotated[str | None, typer.Option(help="crop,flip,autoaugment,cutout,resized-crop or none.")] = None,
     validation: Annotated[float | None, typer.Option(help="Share of the training set to hold out.")] = None,
-    dropout: Annotated[float, typer.Option(min=0.0, help="In VGG-16's linear layers.")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    dropout: Annotated[float, typer.Option(min=0.0, max=1.0, help="In VGG-16's linear layers.")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1)] = 0,
     origin: Annotated[str | None, typer.Option("--from", help="Begin with this checkpoint's weights.")] = None,
     teacher: Annotated[str | None, typer.Option(help="Learn from this checkpoint's answers too.")] = None,
     distill: Annotated[float | None, typer.Option(help="Weight of the teacher's answers (default 0.5).")] = None,
@@ -67,10 +67,11 @@ def train(
     from offspike.look.findings import Findings
     from offspike.page import write_page
     from offspike.train import train as run_training
+    from offspike.training.run import CHECKPOINT, LOG
     from offspike.training.start import begin_from, network, weights_of
 
-    check_writable(json_file)
     make_folder(out)
+    check_writable(json_file, keep=[origin, teacher, *(out / name for name in (ANN, PAGE, LOG, CHECKPOINT))])
     changes = {
         "epochs": epochs, "batch": batch, "lr": lr, "weight_decay": weight_decay, "label_smoothing": label_smoothing,
         "clip": clip, "clip_mean": clip_mean,

@@ -160,9 +160,13 @@ class Certificate:
         if size > LARGEST:
             raise ValueError(f"{path} is not an offspike certificate: it has {size >> 20} MiB")
         try:
-            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+            found = json.loads(Path(path).read_text(encoding="utf-8"))
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(f"{path} is not an offspike certificate: {error}") from error
+        try:
+            return cls.from_dict(found)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
 
 
 _COUNT = (int, type(None))

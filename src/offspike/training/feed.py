@@ -47,7 +47,9 @@ class Feed(Protocol):
 def _steps(count: int, batch: int) -> int:
     world = distributed.world_size()
     if count < world * batch:
-        raise TrainingError(f"{count} images are less than a batch of {batch} for each of {world} processes")
+        raise TrainingError(
+            f"{count} images are less than a batch of {batch} for each of {world} processes: lower --batch"
+        )
     return count // world // batch
 
 

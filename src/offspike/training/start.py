@@ -10,6 +10,7 @@ from offspike import checkpoint
 from offspike.activations import QCFS, ClippedReLU
 from offspike.datasets.data import Dataset
 from offspike.datasets.imagefolder import FolderStream
+from offspike.network import SpikingNetwork
 from offspike.training import snapshot
 from offspike.training.recipe import TrainingError
 from offspike.zoo import NETWORKS
@@ -67,6 +68,8 @@ def begin_from(model: nn.Module, origin: nn.Module | Mapping[str, Tensor]) -> bo
 
 def check_teacher(teacher: nn.Module, data: Dataset | FolderStream, device: torch.device) -> None:
     """Refuse a teacher of other images or other classes before the work begins."""
+    if isinstance(teacher, SpikingNetwork):
+        raise TrainingError("the teacher is a spiking network: give the ANN that it was converted from")
     shape = "x".join(map(str, data.shape))
     try:
         with torch.no_grad():
