@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 import offspike as osp
+from exact import ann_count
+from exact import simulate as one_neuron
 from offspike.corrections import Bias, HalfStep, Potential
 
 T, TAU = 8, 4
@@ -100,3 +102,52 @@ def test_the_corrections_of_snnc(network):
     snn, _ = converted(network, replace(plain, corrections=parts))
     torch.testing.assert_close(snn(x, T), simulate(model, x, theta, v0=starts, added=shift)[0], rtol=1e-12, atol=1e-12)
     assert osp.methods.snnc(T, pipeline="advanced").corrections[-1] == Potential(T)
+
+
+def calibrated(current, theta, method):
+    """v(0) of one neuron, from the paper's pseudo-code (appendix A.6) and its lightweight scheme (A.5)."""
+    v0 = theta / 2
+    if method.name == "cos_light":
+        return one_neuron(current, theta, v0).potentials[-1]
+    for _ in range(method.initial.iterations):
+        run = one_neuron(current, theta, v0)
+        steps, wanted = list(zip(run.spikes, run.potentials, strict=True)), ann_count(current, theta)
+        if run.count > wanted:
+            v0 -= max(theta, 1e-3 * theta + min(v for s, v in steps if s == 1))
+        elif run.count < wanted:
+            v0 += max(theta, theta + 1e-3 * theta - max(v for s, v in steps if s == 0))
+    return v0
+
+
+def layer(current, theta, starts):
+    """The currents ``[T, B, N]`` of a layer to what it sends, neuron by neuron."""
+    sent = torch.zeros_like(current)
+    for b, n in ((b, n) for b in range(current.shape[1]) for n in range(current.shape[2])):
+        spikes = one_neuron(current[:, b, n].tolist(), theta, starts[b][n]).spikes
+        sent[:, b, n] = torch.tensor(spikes, dtype=current.dtype) * theta
+    return sent
+
+
+@pytest.mark.parametrize("schedule", ["layerwise", "causal"])
+@pytest.mark.parametrize(("rho", "steps"), [(1, 3), (4, 1), (4, 6), (8, 8)])
+@pytest.mark.parametrize("iterations", [0, 1, 3], ids=["light", "once", "thrice"])
+def test_the_paper_itself(network, iterations, rho, steps, schedule):
+    """Layer by layer: each listens to what the calibrated layer before it sends. Causal: all listen to θ/2 at once."""
+    model, x, _ = network
+    ann, theta = trained(network)
+    options = {"rho": rho, "schedule": schedule}
+    method = osp.methods.cos(**options, iterations=iterations) if iterations else osp.methods.cos_light(**options)
+    theta = [t.item() for t in theta]
+    heard = value = model[0](x).expand(max(rho, steps), -1, -1)
+    for k, linear in enumerate((model[2], model[4])):
+        listened = heard[:rho].permute(1, 2, 0).tolist()
+        starts = [[calibrated(neuron, theta[k], method) for neuron in sample] for sample in listened]
+        if schedule == "causal":
+            half = [[theta[k] / 2] * heard.shape[2]] * len(x)
+            value, heard = linear(layer(value, theta[k], starts)), linear(layer(heard, theta[k], half))
+        else:
+            value = heard = linear(layer(value, theta[k], starts))
+    found = osp.convert(ann, method)(x, steps)
+    assert torch.equal(found, value[:steps])
+    plain = osp.convert(ann, osp.methods.qcfs())(x, steps)
+    assert torch.equal(found, plain) == (iterations > 0 and rho == 1)  # one step from θ/2 is right already
