@@ -327,6 +327,16 @@ class Length(Net):
         return x.view(len(x), -1).view_as(x)  # line length
 
 
+class AsTensor(Net):
+    def middle(self, x):
+        return x + torch.as_tensor(x)  # line as tensor
+
+
+class SizeAsTensor(Net):
+    def middle(self, x):
+        return x / torch.tensor(x.size(1))  # line size as tensor
+
+
 class OwnRelu(Net):
     def forward(self, x):
         y = self.conv1(x)
@@ -400,6 +410,8 @@ MODELS = {
     "noise": (Noise, IMAGE, "torch.rand is a random tensor.*if self.training", "noise"),
     "noise like": (NoiseLike, IMAGE, "torch.randn_like is a random tensor.*if self.training", "noise like"),
     "length": (Length, IMAGE, r"write x.size\(0\)", "length"),
+    "as tensor": (AsTensor, IMAGE, "torch.as_tensor of .*leave it out: a tensor is one already", "as tensor"),
+    "size as tensor": (SizeAsTensor, IMAGE, "torch.tensor or .*a size may stand as the number", "size as tensor"),
     "comparison": (OwnRelu, IMAGE, r"gt is not among .*x \* \(x > 0\) is F.relu\(x\)", "comparison"),
     "maximum of a sequence": (OfASequence, IMAGE, r"AdaptiveMaxPool1d\(1\)", "sequence"),
     "log sigmoid": (LogSigmoid, IMAGE, "log.?sigmoid is an activation that spikes cannot follow", "log"),

@@ -84,8 +84,16 @@ class _Proxy(_Sized, fx.Proxy):
     def __setitem__(self, index: Any, value: Any) -> None:
         raise CaptureError("an assignment into a tensor", "build the tensor with torch.cat or F.pad")
 
+    def __dlpack__(self, **options: Any) -> Any:
+        what = "torch.tensor or torch.as_tensor of a value that the network computes"
+        raise CaptureError(what, "leave it out: a tensor is one already, and a size may stand as the number it is")
+
+    __dlpack_device__ = __dlpack__
+
     def __getattr__(self, k: str) -> Any:
         """A method to be called, or an attribute: noted at once, for fx would name the line that uses it."""
+        if k == "__cuda_array_interface__":  # torch.tensor asks for this first, then for __dlpack__
+            raise AttributeError(k)
         if k in SIZES or callable(getattr(Tensor, k, len)):
             return _Attribute(self, k)
         return self.tracer.create_proxy("call_function", getattr, (self, k), {})
