@@ -58,6 +58,7 @@ class Job:
 
     def network(self, data: Dataset, dropout: float) -> nn.Module:
         classes = len(data.classes)
+        dropout = dropout if self.net == "vgg16" else 0.0  # no other network has such layers
         return network(self.net, self.levels, shape=data.shape, classes=classes, seed=self.seed, dropout=dropout)
 
 

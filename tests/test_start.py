@@ -52,6 +52,6 @@ def test_what_does_not_fit_is_named():
     wide = network("small", "4", shape=SHAPE, classes=7)
     with pytest.raises(TrainingError, match=r"classifier.3.weight does not fit"):
         begin_from(make("4"), wide)
-    for wrong in ({"name": "alexnet"}, {"levels": "0"}, {"levels": "many"}, {"shape": (3, 8, 9)}):
-        with pytest.raises(ValueError, match=r"network|levels|square"):
+    for wrong in ({"name": "alexnet"}, {"levels": "0"}, {"levels": "many"}, {"shape": (3, 8, 9)}, {"dropout": 0.5}):
+        with pytest.raises(ValueError, match=r"network|levels|square|dropout"):
             network(**{"name": "small", "levels": "4", "shape": SHAPE, "classes": 10, **wrong})

@@ -29,6 +29,8 @@ def network(
         raise ValueError(f"unknown network {name!r}; there are {', '.join(NETWORKS)}")
     if not (levels.isdigit() and int(levels)) and levels not in ("relu", "clip"):
         raise ValueError(f'levels must be a number from 1, "relu" or "clip", got {levels!r}')
+    if dropout and name != "vgg16":
+        raise ValueError(f"{name} has no dropout layers, vgg16 has: leave dropout at 0")
     channels, height, width = shape
     if height != width:
         raise ValueError(f"the networks take square images, these are {height}x{width}")
