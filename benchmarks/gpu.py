@@ -41,6 +41,16 @@ CASES = [
     ("resnet18", 16, 4, (1000,)),
     ("resnet34", 8, 8, (32, 64)),
 ]
+# whose layers are timed: network, precision, method, T, ρ, batch
+LAYERS = [
+    ("vgg16", "bf16", "even", 4, 4, 4000),
+    ("vgg16", "int8", "cos", 4, 4, 4000),
+    ("vgg16", "int8", "cos", 16, 4, 2000),
+    ("vgg16", "int8", "even", 4, 4, 4000),
+    ("resnet34", "bf16", "cos", 8, 8, 32),
+    ("resnet20", "bf16", "even", 16, 4, 2500),
+]
+DTYPES = {"bf16": torch.bfloat16, "int8": torch.int8}
 QUICK = [("resnet20", 3, 2, (2,)), ("vgg16", 3, 2, (2,))]
 # A variant of a kernel takes a second to compile: not all of them.
 SOME = (
@@ -190,16 +200,23 @@ def _runs(ann: Any, x: Any, steps: int, rho: int, *, rivals_too: bool) -> Iterat
 
 
 def layers(options: Any) -> str:
+    """Each layer of some networks: its time, and how far it is from its roof."""
     text, rows = "", []
-    roofs = timing.roofs(DEVICE, dtype=torch.bfloat16)
-    for name, steps, rho, batch in [("vgg16", 4, 4, 4000), ("resnet20", 16, 4, 2500), ("resnet34", 8, 8, 32)]:
+    roofs = {name: timing.roofs(DEVICE, dtype=dtype) for name, dtype in DTYPES.items()}
+    for name, precision, what, steps, rho, batch in LAYERS:
+        if options.networks and name not in options.networks:
+            continue
+        if time.perf_counter() > options.until:
+            break
         ann: Any = bench.network(name).to(DEVICE)
-        snn = osp.convert(ann, osp.methods.exact(rho), precision="bf16")
         x = torch.randn(1 if options.quick else batch, *ann.input_shape, device=DEVICE)
-        found = bench.by_layer(snn, x, steps=steps, roofs=roofs)
-        rows += [{"network": name, **row} for row in found]
-        text += f"{name} T={steps}, of its roof:\n"
-        text += "\n".join(f"{r['kind']:12} {r['us']:9.3f} {r['of_roof']:5.0%}" for r in bench.summary(found)) + "\n"
+        ann = osp.snap(ann, bits=8, example=x[:1]) if precision == "int8" else ann
+        snn = osp.convert(ann, against.METHODS[what](rho), precision=precision)
+        found = bench.by_layer(snn, x, steps=steps, roofs=roofs[precision])
+        given = {"network": name, "precision": precision, "method": what, "steps": steps, "rho": rho, "batch": len(x)}
+        rows += [given | row for row in found]
+        text += f"{name} {precision} {what} T={steps}, of its roof:\n"
+        text += "\n".join(f"{r['kind']:24} {r['us']:9.3f} {r['of_roof']:5.0%}" for r in bench.summary(found)) + "\n"
         bench.save(options.out / "layers.csv", rows)
         if options.quick:
             break
