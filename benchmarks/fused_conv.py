@@ -132,7 +132,7 @@ class Operands:
         shape = (layer.outputs, layer.kernel, layer.kernel, layer.channels)
         weight = torch.randint(-127, 128, shape, device=DEVICE, generator=draw).to(torch.int8)
         self.unit = 2.0 ** round(math.log2(0.7 / (73 * math.sqrt(0.2 * inputs))))
-        self.synapses = fused.Synapses(weight, torch.full((layer.outputs,), self.unit, device=DEVICE), layer.stride)
+        self.synapses = fused.Synapses(weight[None], torch.full((layer.outputs,), self.unit, device=DEVICE), layer.stride)
         self.bias = torch.randn(layer.outputs, device=DEVICE, generator=draw) * 0.3
         self.theta, self.gain = torch.ones(1, device=DEVICE), torch.full((1,), 0.5, device=DEVICE)
         self.operations = 2 * self.beside.numel() * inputs
@@ -150,7 +150,7 @@ class Operands:
     def present(self, rule: str) -> dict[str, float]:
         """Seconds of the two kernels in bf16, and of each."""
         layer, x = self.layer, self.spikes.to(LOW).flatten(0, 1)
-        weight, beside = (self.synapses.weight.to(LOW) * self.unit).permute(0, 3, 1, 2), self.beside.to(LOW)
+        weight, beside = (self.synapses.weight[0].to(LOW) * self.unit).permute(0, 3, 1, 2), self.beside.to(LOW)
 
         def product() -> Tensor:
             if layer.size == 1:

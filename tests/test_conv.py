@@ -43,14 +43,16 @@ def poison(monkeypatch):
     monkeypatch.setattr(torch, "empty", lambda *args, **options: real(*args, **options).fill_(77))
 
 
-def layer(steps, batch, size, channels, outputs, kernel, *, stride=1, most=1):
+def layer(steps, batch, size, channels, outputs, kernel, *, stride=1, most=1, digits=1):
     """Spikes (or counts of them, up to ``most``), and whole weights whose rows have units of their own."""
     draw = torch.Generator().manual_seed(steps + size + channels)
     sizes = (size, size + 3) if size > 1 else (1, 1)
     spikes = torch.randint(0, most + 1, (steps, batch, channels, *sizes), generator=draw)
     spikes = spikes * (torch.rand(spikes.shape, generator=draw) < 0.5)
-    weight = torch.randint(-128, 128, (outputs, kernel, kernel, channels), generator=draw)
-    scale = torch.exp2(torch.randint(-9, -6, (outputs,), generator=draw))
+    weight = torch.randint(-128, 128, (digits, outputs, kernel, kernel, channels), generator=draw)
+    if digits > 1:
+        weight[0] = weight[0].div(16, rounding_mode="trunc")  # so that sums fit 32 bits
+    scale = torch.exp2(torch.randint(-9, -6, (outputs,), generator=draw) - (8 * digits - 12 if digits > 1 else 0))
     spikes = spikes.to(DEVICE, torch.int8)
     return spikes, Synapses(weight.to(DEVICE, torch.int8), scale.to(DEVICE), stride)
 
@@ -110,6 +112,38 @@ def test_every_policy(name, steps, rho):
 def test_shapes(batch, size, channels, outputs, kernel, stride, steps):
     got, wanted = both(Exact(steps), *layer(steps, batch, size, channels, outputs, kernel, stride=stride))
     assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize("digits", [2, 3])
+@pytest.mark.parametrize(("steps", "pool"), [(1, False), (4, False), (4, True), (9, False)])
+def test_long_weights_come_digit_by_digit(steps, pool, digits):
+    spikes, synapses = layer(steps, 2, 5, 40, 24, 3, most=4, digits=digits)
+    got, wanted = both(Exact(min(steps, 4)), spikes[:, :, :, :4], synapses, 0.7, pool=pool)
+    assert torch.equal(got, wanted)
+    assert 0.05 < got.float().mean() < 3.8
+    short = Synapses(synapses.weight[:1], synapses.scale * 256 ** (digits - 1), synapses.stride)
+    assert not torch.equal(both(Exact(min(steps, 4)), spikes[:, :, :, :4], short, 0.7, pool=pool)[0], got)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_sums_of_32_bits_overflow_on_their_way_and_come_back(steps):
+    """Of two filters that add up to nearly 2^31 each, digit by digit, only the last sum counts."""
+    whole = torch.tensor([[2**22, -(2**22)], [-(2**22), 2**22 - 1]]).repeat_interleave(510, 1)
+    synapses = Synapses(digits_of(whole)[:, :, None, None], torch.full((2,), 2.0**-31, device=DEVICE))
+    spikes = torch.zeros(steps, 1, 1020, dtype=torch.int8, device=DEVICE)
+    spikes[:, :, :510] = 1
+    got, wanted = both(Exact(1), spikes, synapses)
+    assert torch.equal(got, wanted)
+    assert got[:, 0].tolist() == [[1, 0]] * steps
+
+
+def digits_of(whole):
+    """Whole numbers to the base 256, from −128 to 127, three of them."""
+    found = []
+    for _ in range(3):
+        found.insert(0, (whole + 128) % 256 - 128)
+        whole = (whole - found[0]) // 256
+    return torch.stack(found).to(DEVICE, torch.int8)
 
 
 @pytest.mark.parametrize("rows", [(), (3,)], ids=["vectors", "sequences"])
@@ -199,7 +233,7 @@ def test_long_runs_with_all_that_a_layer_may_have(conv, monkeypatch, steps, leng
     assert torch.equal(pooled, wanted)
     assert pooled.max() == 4
     tokens = spikes.flatten(3).transpose(2, 3)[:, :, :6]
-    got, wanted = both(Exact(8), tokens, Synapses(synapses.weight[:, :1, :1], synapses.scale), bias=bias)
+    got, wanted = both(Exact(8), tokens, Synapses(synapses.weight[:, :, :1, :1], synapses.scale), bias=bias)
     assert got.shape == (steps, 2, 6, 19)
     assert torch.equal(got, wanted)
 
@@ -225,8 +259,10 @@ def test_what_does_not_fit_is_refused(conv):
         conv.conv_and_fire(spikes, *others[:3], "given", 0)
     with pytest.raises(TypeError, match="must be int8"):
         conv.conv_and_fire(spikes[:4].bfloat16(), *others)
+    with pytest.raises(ValueError, match="weights for 5 channels do not fit spikes of 4"):
+        conv.conv_and_fire(spikes[:4], torch.cat([synapses.weight, synapses.weight[..., :1]], -1), *others[1:])
     with pytest.raises(ValueError, match="k odd"):
-        conv.conv_and_fire(spikes[:4], synapses.weight[:, :2, :2], *others[1:])
+        conv.conv_and_fire(spikes[:4], synapses.weight[:, :, :2, :2], *others[1:])
     with pytest.raises(ValueError, match="phases"):
         conv.conv_and_fire(spikes[:4], *others[:3], "exact-even", 4)
     with pytest.raises(ValueError, match="listens to rho=4"):

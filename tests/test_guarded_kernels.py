@@ -227,7 +227,7 @@ def pooled_cases(gpu, bands, width, channels):
 def run_product(bands, steps, policy, outputs, stride, pool, shortcut, keep):
     draw = torch.Generator().manual_seed(steps)
     spikes = torch.randint(0, 2, (steps, 2, 4, 6, 9), generator=draw).to(DEVICE, torch.int8)
-    weight = torch.randint(-128, 128, (outputs, 3, 3, 9), generator=draw).to(DEVICE, torch.int8)
+    weight = torch.randint(-128, 128, (2, outputs, 3, 3, 9), generator=draw).to(DEVICE, torch.int8)
     scale, theta = torch.full((outputs,), 2.0**-8, device=DEVICE), torch.ones(1, device=DEVICE)
     more = {"bias": torch.rand(outputs, generator=draw).to(DEVICE)}
     if shortcut:

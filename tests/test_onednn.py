@@ -23,7 +23,7 @@ def numbers(*shape, low=-128, high=128, seed=0):
 def test_convolutions(available, size, stride, laid):
     weight, scale = numbers(11, size, size, 7), torch.logspace(-9, 1, 11, base=2)
     x = numbers(3, 7, 6, 9, low=0)
-    wanted = reference.convolve(x.permute(0, 2, 3, 1)[None], weight, scale, stride=stride)[0].permute(0, 3, 1, 2)
+    wanted = reference.convolve(x.permute(0, 2, 3, 1)[None], weight[None], scale, stride=stride)[0].permute(0, 3, 1, 2)
     got = onednn.multiplier(weight, scale, image=True, stride=stride)(x.contiguous(memory_format=laid))
     assert got.dtype == torch.float32
     assert torch.equal(got, wanted)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import offspike as osp
-from offspike.fast import whole
+from offspike.fast import joins
 from offspike.initial import Constant
 from offspike.methods import Method
 from offspike.neurons import SignedIF
@@ -38,7 +38,7 @@ def kernels(request, monkeypatch):
         pytest.importorskip("triton")
         if DEVICE == "cpu":
             monkeypatch.setenv("TRITON_INTERPRET", "1")
-            monkeypatch.setattr(whole, "fuses", lambda device: True)
+            monkeypatch.setattr(joins, "fuses", lambda device: True)
         importlib.import_module("offspike.ops.conv")
     else:
         monkeypatch.setattr("test_whole.DEVICE", "cpu")

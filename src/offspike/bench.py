@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from offspike import rivals, timing, zoo
 from offspike.atomic import whole
 from offspike.convert import convert
+from offspike.fast.joins import Join
 from offspike.fast.precision import Precision
-from offspike.fast.whole import Join
 from offspike.graph import Node
 from offspike.layers import SpikingLayer
 from offspike.methods import Method
@@ -93,7 +93,7 @@ def by_layer(snn: SpikingNetwork, x: Tensor, *, steps: int, roofs: Roofs, repeat
 
         def watch(node: Node, taken: list[Any], made: Any) -> None:
             marks.append(timing.mark(x.device))  # noqa: B023
-            join = None if plan.whole is None else plan.whole.joins.get(node.name)
+            join = None if plan.joined is None else plan.joined.joins.get(node.name)
             row = _needs(node, snn.model, taken, made)
             rows.append(row if join is None else row | _product(join, snn.model, made, row["bytes"]))  # noqa: B023
 

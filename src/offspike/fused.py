@@ -69,7 +69,10 @@ class Drive:
 
 @dataclass(frozen=True)
 class Synapses:
-    """A convolution or linear layer in whole numbers: ``weight [O, k, k, C]``, int8, each row times ``scale [O]``."""
+    """A convolution or linear layer in whole numbers, each row times ``scale [O]``.
+
+    ``weight [digits, O, k, k, C]``, int8, holds their digits to the base 256, highest first.
+    """
 
     weight: Tensor
     scale: Tensor
@@ -152,7 +155,7 @@ def _multiply_and_fire(
     """``run`` for a product: one kernel, on a GPU."""
     from offspike.ops import conv
 
-    spikes, synapses, outputs = product.spikes, product.synapses, len(product.synapses.weight)
+    spikes, synapses, outputs = product.spikes, product.synapses, product.synapses.weight.shape[1]
     image, seen = spikes.ndim == 5, _channels_last(spikes)
     rule, phase = _rule(policy) if v0 is None else _GIVEN, None
     if rule["rule"] == "exact-even":

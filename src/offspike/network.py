@@ -215,7 +215,11 @@ class SpikingNetwork(nn.Module):
             if self.precision == "int8":
                 raise
             return None
-        return Plan(graph, self.model, self.precision, repeat_input=self.repeat_input, input_shape=self.input_shape)
+        layerwise = self.method.schedule == "layerwise"
+        return Plan(
+            graph, self.model, self.precision,
+            repeat_input=self.repeat_input, input_shape=self.input_shape, layerwise=layerwise,
+        )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy makes its own plan."""

@@ -25,12 +25,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from offspike.arithmetic.grids import Scale
 from offspike.clock import active_clock
+from offspike.fast import joins
+from offspike.fast.digits import Digits, sizes
+from offspike.fast.joins import Join, Joins
 from offspike.fast.parts import in_fixed_point, rounds, split
 from offspike.fast.precision import Precision, in_float32
 from offspike.fast.products import product
 from offspike.fast.reading import Reading
-from offspike.fast.whole import Join, Whole, surveyed
+from offspike.fast.whole import Whole, surveyed
 from offspike.fused import Drive, Product
 from offspike.graph import FUNCTIONS, Graph, Node, Ref, map_values
 from offspike.layers import SpikingLayer
@@ -52,12 +56,17 @@ class Plan:
         *,
         repeat_input: bool = False,
         input_shape: tuple[int, ...] | None = None,
+        layerwise: bool = True,
     ) -> None:
         self.fast = precision != "exact32"
         self.low = None if precision == "exact32" else torch.bfloat16 if precision == "bf16" else torch.float32
         self.reading = Reading(graph, model, fast=self.fast, moving_input=repeat_input)
         self.fixed = self.fast and in_fixed_point(model)
-        self.whole = Whole(self.reading, surveyed(graph, model, input_shape)) if precision == "int8" else None
+        self.joined: Joins | None = None
+        if precision == "int8":
+            self.joined = Whole(self.reading, surveyed(graph, model, input_shape))
+        elif precision == "tf32" and layerwise and not self.fixed and joins.fuses(next(model.parameters()).device):
+            self.joined = Digits(self.reading, sizes(graph, model, input_shape))
         self.model = model
         self.scale: dict[str, Tensor] = {}  # what a value has to be multiplied with, where θ is left to others
         last = {name: node.name for node in graph.nodes for name in self._needs(node)}
@@ -96,26 +105,26 @@ class Plan:
     def _left_out(self, node: Node) -> bool:
         """Whether a node is no step of its own: neurons make its value themselves."""
         source = self.reading.source(node.name)
-        return source in self.reading.sums or (self.whole is not None and source in self.whole.inside)
+        return source in self.reading.sums or (self.joined is not None and source in self.joined.inside)
 
     def _needs(self, node: Node) -> tuple[str, ...]:
         """The values that a node reads, sums and products that neurons make themselves taken apart."""
         if not self.reading.neuron(node):
             return node.refs
-        if self.whole is not None and node.name in self.whole.joins:
-            return self.whole.joins[node.name].needs
+        if self.joined is not None and node.name in self.joined.joins:
+            return self.joined.joins[node.name].needs
         return tuple(name for name in self.reading.parts(node) if name is not None)
 
     def _step(self, node: Node) -> Callable[[Values], Any]:
         layer = self.reading.neuron(node)
         if layer is not None:
-            join = None if self.whole is None else self.whole.joins.get(node.name)
+            join = None if self.joined is None else self.joined.joins.get(node.name)
             return self._neuron(node, layer) if join is None else self._joined(node, layer, join)
         module = self.model.get_submodule(node.target) if node.kind == "module" else None
         if module is not None and self.reading.linear(node):
             return self._linear(node, module)
         if self.reading.passes(node) and node.refs[0] in self.scale:
-            self.scale[node.name] = self.scale[node.refs[0]]
+            self.scale[node.name] = self.scale[node.refs[0]] * self._share(node)
         if module is not None:
             if self._pooled(node):
                 return lambda values: values[node.refs[0]]
@@ -170,13 +179,18 @@ class Plan:
 
     def _joined(self, node: Node, layer: SpikingLayer, join: Join) -> Callable[[Values], Any]:
         """A product in whole numbers and its neurons: one kernel on a GPU, two on a CPU."""
-        assert self.whole is not None
-        synapses, name, image = self.whole.synapses(join), join.product.refs[0], join.image
+        assert self.joined is not None
+        name, image = join.product.refs[0], join.image
+        synapses = self.joined.synapses(join, self.scale.get(name))
         bias = self._bias(layer, [part for part in self.reading.parts(node) if part is not None])
-        gain = self.whole.gain(join).to(layer.theta)
+        gain = self._gain(join).to(layer.theta)
+        if self.reading.unit(node):
+            self.scale[node.name] = layer.theta.detach().clone()
         dtype = torch.int8 if self._narrow(node) else torch.float32
-        fused, flat = self.whole.fused, None if bias is None else bias.flatten()
-        multiply = None if fused else multiplier(synapses.weight, synapses.scale, image=image, stride=synapses.stride)
+        fused, flat = self.joined.fused, None if bias is None else bias.flatten()
+        multiply = (
+            None if fused else multiplier(synapses.weight[0], synapses.scale, image=image, stride=synapses.stride)
+        )
 
         def step(values: Values) -> Tensor:
             clock, spikes = active_clock(), values[name].to(torch.int8)
@@ -196,12 +210,24 @@ class Plan:
         return step
 
     def _narrow(self, node: Node) -> bool:
-        return self.whole is not None and self.whole.narrow(node.name)
+        return self.joined is not None and self.joined.narrow(node.name)
+
+    def _share(self, node: Node) -> float:
+        """What a spike is worth in the counts that a pool hands on."""
+        return self.joined.share if self.joined is not None and node.name in self.joined.pools else 1.0
+
+    def _gain(self, join: Join) -> Tensor:
+        """What a spike of the shortcut is worth."""
+        worth = None if join.beside is None else self.scale.get(join.beside)
+        scale = None if join.scale is None else self.reading.module(join.scale)
+        if isinstance(scale, Scale):
+            worth = scale.weight.detach() * (1 if worth is None else worth)
+        return torch.ones(1) if worth is None else worth.clone()
 
     def _pooled(self, node: Node) -> bool:
         """Whether a node is a pooling that was done as spikes were written."""
-        if self.whole is not None and (node.name in self.whole.pools or node.refs[0] in self.whole.joins):
-            return node.name in self.whole.pools
+        if self.joined is not None and (node.name in self.joined.pools or node.refs[0] in self.joined.joins):
+            return node.name in self.joined.pools
         return self.reading.pooled(node)
 
     def _linear(self, node: Node, module: Any) -> Callable[[Values], Any]:

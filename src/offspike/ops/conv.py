@@ -85,8 +85,9 @@ def conv_and_fire(
 ) -> tuple[Tensor, Tensor | None]:
     """Spikes ``[T, B, H', W', O]`` of IF neurons that listen to ρ <= 8 of T steps and start by ``rule`` (`fused.py`).
 
-    ``spikes [T, B, H, W, C]`` and ``weight [O, k, k, C]`` are whole numbers, int8; k is odd, and images are padded by
-    k // 2. ``I(t) = scale·Σ + gain·beside(t) + bias``, in float32: ``scale`` and ``bias`` are ``[O]``, ``gain`` and
+    ``spikes [T, B, H, W, C]`` and ``weight [digits, O, k, k, C]`` are int8; k is odd, and images are padded by k // 2.
+    Digits are those of whole numbers to the base 256, highest first, and the sums of these have to fit 32 bits.
+    ``I(t) = scale·Σ + gain·beside(t) + bias``, in float32: ``scale`` and ``bias`` are ``[O]``, ``gain`` and
     ``theta`` one number, ``beside`` is like the output; ``phase [H'·W'·O]`` is for ``"exact-even"``. Spikes leave as 0
     and 1 in ``dtype``; ``pool`` counts them over windows of 2x2, 0 to 4. With the rule ``"given"`` neurons start at
     ``v0 [B, H', W', O]``, float32; v(T) comes back alike if it is to be kept.
@@ -97,12 +98,13 @@ def conv_and_fire(
     if pool and (rows % 2 or columns % 2):
         raise ValueError(f"windows of 2x2 do not fit {rows}x{columns} pixels")
     sizes = (rows // 2, columns // 2) if pool else (rows, columns)
-    out = torch.empty((steps, batch, *sizes, len(weight)), dtype=dtype, device=spikes.device)
+    outputs = weight.shape[1]
+    out = torch.empty((steps, batch, *sizes, outputs), dtype=dtype, device=spikes.device)
     v = v0
     for part in runs(steps, rho):
         after = None
         if keep or part.stop < steps:
-            after = torch.empty((batch, rows, columns, len(weight)), dtype=torch.float32, device=spikes.device)
+            after = torch.empty((batch, rows, columns, outputs), dtype=torch.float32, device=spikes.device)
         aside = None if beside is None else beside[part]
         _launch(
             spikes[part], weight, scale, aside, gain, bias, phase, theta, v, after, out[part],
@@ -118,7 +120,7 @@ def _launch(
 ) -> None:  # fmt: skip
     """One run, with the operands of the kernel in its order: … v0, v_end, out."""
     steps, batch, height, width, channels = spikes.shape
-    outputs, kernel = weight.shape[:2]
+    digits, outputs, kernel = weight.shape[:3]
     if batch * rows * columns * outputs == 0:
         return
     carried = any(v is not None for v in others[-3:-1])
@@ -128,8 +130,9 @@ def _launch(
     name, _, variant = rule.partition("-")
     pixels = tile.pixels(steps)
     constants: dict[str, Any] = {
-        "T": steps, "RHO": rho, "SLOTS": triton.next_power_of_2(steps), "KERNEL": kernel, "STRIDE": stride,
-        "NAME": name, "VARIANT": variant, "ITERATIONS": iterations, "EPS": eps, "SHARE": 1 / max(rho, 1),
+        "T": steps, "RHO": rho, "SLOTS": triton.next_power_of_2(steps), "DIGITS": digits, "KERNEL": kernel,
+        "STRIDE": stride, "NAME": name, "VARIANT": variant, "ITERATIONS": iterations, "EPS": eps,
+        "SHARE": 1 / max(rho, 1),
         "FULL": outputs % tile.channels == 0 and channels % tile.depth == 0,
         "POOL": pool, "M": pixels, "N": tile.channels, "K": tile.depth, "PARTS": tile.parts,
         "num_warps": tile.warps, "num_stages": tile.stages, "enable_fp_fusion": False,
@@ -155,8 +158,10 @@ def _check(
     check_listening(max(rho, 1), len(spikes))
     if weight.dtype != torch.int8 or spikes.dtype != torch.int8:
         raise TypeError(f"weights and spikes must be int8, got {weight.dtype} and {spikes.dtype}")
-    if weight.shape[1] != weight.shape[2] or weight.shape[1] % 2 == 0 or weight.shape[3] != spikes.shape[4]:
-        raise ValueError(f"weights must be [O, k, k, {spikes.shape[4]}] with k odd, got {tuple(weight.shape)}")
+    if weight.ndim != 5 or weight.shape[2] != weight.shape[3] or weight.shape[2] % 2 == 0:
+        raise ValueError(f"weights must be [digits, O, k, k, C] with k odd, got {tuple(weight.shape)}")
+    if weight.shape[4] != spikes.shape[4]:
+        raise ValueError(f"weights for {weight.shape[4]} channels do not fit spikes of {spikes.shape[4]}")
     if (rule == "exact-even") != (phase is not None):
         raise ValueError('phases go with the rule "exact-even", and only with it')
     if (rule == "given") != (v0 is not None):

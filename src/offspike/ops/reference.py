@@ -82,12 +82,16 @@ def carry(current: Tensor, theta: Tensor, phase: Tensor, eps: float) -> Tensor:
 
 
 def convolve(spikes: Tensor, weight: Tensor, scale: Tensor, *, stride: int = 1) -> Tensor:
-    """``spikes [T, B, H, W, C]``, ``weight [O, k, k, C]`` -> currents ``[T, B, H', W', O]``, padded by k // 2.
+    """``spikes [T, B, H, W, C]``, ``weight [digits, O, k, k, C]`` -> currents ``[T, B, H', W', O]``, padded by k // 2.
 
-    Sums are exact where they fit 53 bits, and rounded once, to float32; then each channel is multiplied with its scale.
+    Weights are whole numbers to the base 256, highest digit first. Sums are exact where they fit 53 bits, and rounded
+    once, to float32; then each channel is multiplied with its scale.
     """
+    whole = torch.zeros_like(weight[0], dtype=torch.float64)
+    for digit in weight:
+        whole = whole * 256 + digit
     x = spikes.flatten(0, 1).permute(0, 3, 1, 2).double()
-    y = F.conv2d(x, weight.permute(0, 3, 1, 2).double(), stride=stride, padding=weight.shape[1] // 2)
+    y = F.conv2d(x, whole.permute(0, 3, 1, 2), stride=stride, padding=weight.shape[2] // 2)
     # cuDNN returns float64 channels-first, whatever it was given.
     y = y.permute(0, 2, 3, 1).float().contiguous()
     return y.view(*spikes.shape[:2], *y.shape[1:]) * scale

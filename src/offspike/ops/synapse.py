@@ -1,6 +1,7 @@
 """What runs on the device (Triton) for a convolution and its neurons at once: spikes in, spikes out, nothing between.
 
-An implicit matrix product of whole numbers, 8 bits each, summed in 32. A program has M pixels and N channels of the
+An implicit matrix product of whole numbers, 8 bits each, summed in 32; longer weights come as several digits of 8 bits,
+one product each, highest first. A program has M pixels and N channels of the
 output; the rows of its matrix are these pixels at all T steps, so that a weight is read once for T steps and the
 currents never leave the registers. Rows are ordered such that a thread holds all steps of its neurons (see
 `_step_and_pixel`): taking them apart moves no data. Then the neurons listen, start and fire as in `scan.py`, PARTS
@@ -22,21 +23,23 @@ __all__ = ["conv_and_fire"]
 def conv_and_fire(
     spikes, weight, scale, beside, gain, bias, phase, theta, v0, v_end, out,
     batch, height, width, channels, rows, columns, outputs,
-    T: tl.constexpr, RHO: tl.constexpr, SLOTS: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr,
-    NAME: tl.constexpr, VARIANT: tl.constexpr, ITERATIONS: tl.constexpr, EPS: tl.constexpr, SHARE: tl.constexpr,
-    FULL: tl.constexpr, POOL: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
+    T: tl.constexpr, RHO: tl.constexpr, SLOTS: tl.constexpr, DIGITS: tl.constexpr, KERNEL: tl.constexpr,
+    STRIDE: tl.constexpr, NAME: tl.constexpr, VARIANT: tl.constexpr, ITERATIONS: tl.constexpr, EPS: tl.constexpr,
+    SHARE: tl.constexpr, FULL: tl.constexpr, POOL: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    PARTS: tl.constexpr,
 ):  # fmt: skip
-    """``spikes [T, B, H, W, C]``, ``weight [O, k, k, C]`` -> ``out [T, B, H', W', O]``; FULL: N divides O, K divides C.
+    """``spikes [T, B, H, W, C]``, ``weight [DIGITS, O, k, k, C]`` -> ``out [T, B, H', W', O]``.
 
-    SLOTS is the power of two that T fits in. POOL: four pixels in turn are a window of 2x2, whose spikes are counted.
-    Neurons listen, or start at ``v0``; ``v_end`` gets v(T). Both are ``[B, H', W', O]``, or None and cost nothing.
+    FULL: N divides O, K divides C. SLOTS is the power of two that T fits in. POOL: four pixels in turn are a window of
+    2x2, whose spikes are counted. Neurons listen, or start at ``v0``; ``v_end`` gets v(T). Both are
+    ``[B, H', W', O]``, or None and cost nothing.
     """
     tiles, pixels = (outputs + N - 1) // N, batch * rows * columns
     here = tl.program_id(0) // tiles * M  # programs that follow each other share pixels, which stay in the cache
     start = tl.program_id(0) % tiles * N
     sums = _product(
         spikes, weight, here, start, batch, height, width, channels, rows, columns, outputs,
-        T, SLOTS, KERNEL, STRIDE, FULL, POOL, M, N, K,
+        T, SLOTS, DIGITS, KERNEL, STRIDE, FULL, POOL, M, N, K,
     )  # fmt: skip
     pieces = _apart(sums, SLOTS, M, N, PARTS)
     each, pixel = tl.load(theta), here + tl.arange(0, M)
@@ -70,10 +73,10 @@ def conv_and_fire(
 @triton.jit
 def _product(
     spikes, weight, here, start, batch, height, width, channels, rows, columns, outputs,
-    T: tl.constexpr, SLOTS: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr, FULL: tl.constexpr,
-    POOL: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    T: tl.constexpr, SLOTS: tl.constexpr, DIGITS: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr,
+    FULL: tl.constexpr, POOL: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """The sums ``[SLOTS·M, N]``: K channels at a time, tap by tap."""
+    """The sums ``[SLOTS·M, N]``: digit by digit, tap by tap, K channels at a time."""
     t, pixel = _step_and_pixel(SLOTS, M)
     sample, y, x = _place(here + pixel, rows, columns, POOL)
     y, x = y * STRIDE - KERNEL // 2, x * STRIDE - KERNEL // 2
@@ -85,18 +88,22 @@ def _product(
     weight += (o * (KERNEL * KERNEL * channels))[None, :] + c[:, None]
     sums = tl.full((SLOTS * M, N), 0, tl.int32)
     taps: tl.constexpr = KERNEL * KERNEL
-    for k in range(taps * ((channels + K - 1) // K)):
-        first, tap = k // taps * K, k % taps
-        dy, dx = tap // KERNEL, tap % KERNEL
-        inside = (exists & (y + dy >= 0) & (y + dy < height) & (x + dx >= 0) & (x + dx < width))[:, None]
-        if FULL:
-            w = tl.load(weight + (tap * channels + first))
-        else:
-            inside = inside & (c < channels - first)[None, :]
-            known = (c < channels - first)[:, None] & (o < outputs)[None, :]
-            w = tl.load(weight + (tap * channels + first), mask=known, other=0)
-        s = tl.load(spikes + ((dy * width + dx) * channels + first), mask=inside, other=0)
-        sums = tl.dot(s, w, sums, out_dtype=tl.int32)
+    for digit in tl.static_range(DIGITS):
+        if digit > 0:
+            sums = sums * 256  # what overflows comes back: the last sum fits 32 bits
+            weight += outputs * (KERNEL * KERNEL * channels)
+        for k in range(taps * ((channels + K - 1) // K)):
+            first, tap = k // taps * K, k % taps
+            dy, dx = tap // KERNEL, tap % KERNEL
+            inside = (exists & (y + dy >= 0) & (y + dy < height) & (x + dx >= 0) & (x + dx < width))[:, None]
+            if FULL:
+                w = tl.load(weight + (tap * channels + first))
+            else:
+                inside = inside & (c < channels - first)[None, :]
+                known = (c < channels - first)[:, None] & (o < outputs)[None, :]
+                w = tl.load(weight + (tap * channels + first), mask=known, other=0)
+            s = tl.load(spikes + ((dy * width + dx) * channels + first), mask=inside, other=0)
+            sums = tl.dot(s, w, sums, out_dtype=tl.int32)
     return sums
 
 
