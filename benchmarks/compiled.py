@@ -162,7 +162,8 @@ def product(
         named["phase"] = torch.zeros(64 * outputs)
     if beside:
         named |= {"beside": torch.zeros(steps, 2, 8, 8, outputs, dtype=HALF), "gain": torch.ones(1)}
-    spikes, weight = torch.zeros(steps, 2, 8, 8, channels, dtype=HALF), torch.zeros(1, outputs, 3, 3, channels, dtype=HALF)
+    spikes = torch.zeros(steps, 2, 8, 8, channels, dtype=HALF)
+    weight = torch.zeros(1, outputs, 3, 3, channels, dtype=HALF)
     conv.conv_and_fire(spikes, weight, torch.ones(outputs), torch.ones(1), rule, rho, **named)
 
 

@@ -132,7 +132,8 @@ class Operands:
         shape = (layer.outputs, layer.kernel, layer.kernel, layer.channels)
         weight = torch.randint(-127, 128, shape, device=DEVICE, generator=draw).to(torch.int8)
         self.unit = 2.0 ** round(math.log2(0.7 / (73 * math.sqrt(0.2 * inputs))))
-        self.synapses = fused.Synapses(weight[None], torch.full((layer.outputs,), self.unit, device=DEVICE), layer.stride)
+        scale = torch.full((layer.outputs,), self.unit, device=DEVICE)
+        self.synapses = fused.Synapses(weight[None], scale, layer.stride)
         self.bias = torch.randn(layer.outputs, device=DEVICE, generator=draw) * 0.3
         self.theta, self.gain = torch.ones(1, device=DEVICE), torch.full((1,), 0.5, device=DEVICE)
         self.operations = 2 * self.beside.numel() * inputs

@@ -10,7 +10,9 @@ share of ``--max-seconds`` and what those before it left over; one that fails do
 
 import argparse
 import gc
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -29,6 +31,7 @@ from torch import nn
 
 import offspike as osp
 from offspike import bench, rivals, timing
+from offspike.fast.precision import Precision, arithmetic
 from offspike.surgery import replace
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -49,14 +52,18 @@ LAYERS = [
     ("vgg16", "int8", "even", 4, 4, 4000),
     ("resnet34", "bf16", "cos", 8, 8, 32),
     ("resnet20", "bf16", "even", 16, 4, 2500),
+    ("resnet18", "int8", "cos", 4, 4, 2000),
+    ("resnet34", "bf16", "even", 8, 8, 32),
+    ("vgg16", "tf32", "even", 4, 4, 4000),
 ]
-DTYPES = {"bf16": torch.bfloat16, "int8": torch.int8}
+DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "int8": torch.int8, "tf32": torch.float32}
 QUICK = [("resnet20", 3, 2, (2,)), ("vgg16", 3, 2, (2,))]
 # A variant of a kernel takes a second to compile: not all of them.
 SOME = (
     "triton and ((test_fire and f32 and 1025) or (on_the_way and bf16 and 14-4 and (exact-even or shift-keep)) "
     "or (ties and exact) or rounding_decides or do_not_mix or ends_of or two_to_the_31)"
 )
+CHECKS = ("memcheck", "initcheck", "racecheck")
 GUARDED = "(rules and 1025) or (pooled and 6-5) or products_stay or (neurons and f32 and (1-1025 or 3-7)) or contiguous"
 BEGAN = time.perf_counter()
 
@@ -108,23 +115,34 @@ def tests(options: Any) -> str:
 
 
 def guards(options: Any) -> str:
-    """No kernel reads or writes beyond its operands: by guarded memory, and by compute-sanitizer where there is one."""
-    found = _pytest(options, "tests/test_guarded_kernels.py", "-k", GUARDED)
+    """No kernel reads or writes beyond its operands: by guarded memory, and by compute-sanitizer where there is one.
+
+    All run side by side, so that each has the whole time: nothing is timed here.
+    """
     tool = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
-    if tool is None:
-        return found + "\ncompute-sanitizer: not found on this machine"
-    script = [sys.executable, "tests/test_guarded_kernels.py"]
-    lines = [found]
-    for check in ("memcheck", "initcheck", "racecheck"):
-        command = [tool, "--tool", check, "--error-exitcode", "9", *script]
-        left = max(1.0, options.until - time.perf_counter())
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=left)
-            (options.out / f"{check}.txt").write_text(done.stdout + done.stderr)
-            lines.append(f"{check}: exit {done.returncode}: {(done.stdout.strip().splitlines() or ['nothing'])[-1]}")
-        except subprocess.TimeoutExpired:
-            lines.append(f"{check}: not finished in {left:.0f} s")
-    return "\n".join(lines)
+    running = {} if tool is None else {check: _sanitizer(options, tool, check) for check in CHECKS}
+    lines = [_pytest(options, "tests/test_guarded_kernels.py", "-k", GUARDED)]
+    lines += [_ended(options, check, process) for check, process in running.items()]
+    return "\n".join(lines if running else [*lines, "compute-sanitizer: not found on this machine"])
+
+
+def _sanitizer(options: Any, tool: str, check: str) -> Any:
+    command = [tool, "--tool", check, "--error-exitcode", "9", sys.executable, "tests/test_guarded_kernels.py"]
+    with (options.out / f"{check}.txt").open("w") as file:  # a group of its own: it has a child
+        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+
+
+def _ended(options: Any, check: str, process: Any) -> str:
+    """What a tool said last; it is stopped when the time is up."""
+    try:
+        process.wait(timeout=max(1.0, options.until - time.perf_counter()))
+        state = f"exit {process.returncode}"
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        state = "not finished in time"
+    said = (options.out / f"{check}.txt").read_text().strip().splitlines()
+    return f"{check}: {state}: {(said or ['nothing'])[-1]}"
 
 
 def _pytest(options: Any, file: str, *more: str) -> str:
@@ -179,30 +197,39 @@ def speed(options: Any) -> str:
             for what, run in _runs(ann, x, steps, rho, rivals_too=batch == batches[0]):
                 if time.perf_counter() > options.until:
                     return "\n".join(map(_line, rows))
-                rows.append({**row, "what": what, **bench.speed(run, x, budget=0.3)})
+                rows.append({**row, "what": what, **_timed(run, x)})
                 print(_line(rows[-1]), f"   [{time.perf_counter() - BEGAN:.0f} s]", flush=True)
                 bench.save(options.out / "gpu.csv", rows)
     return "\n".join(map(_line, rows))
 
 
+def _timed(run: Callable[[], Any], x: Any) -> dict[str, Any]:
+    """What fails, of memory say, is a row too: the others are still wanted."""
+    _free()
+    try:
+        return bench.speed(run, x, budget=0.3)
+    except Exception as error:
+        traceback.print_exc()
+        return {"failed": f"{type(error).__name__}: {error}".splitlines()[0]}
+
+
 def _runs(ann: Any, x: Any, steps: int, rho: int, *, rivals_too: bool) -> Iterator[tuple[str, Callable[[], Any]]]:
-    for what, method in against.METHODS.items():
-        snn = osp.convert(ann, method(rho), precision="bf16")
-        yield f"snn {what} bf16", lambda snn=snn: snn(x, steps)
+    for precision in DTYPES:
+        if precision == "int8" and not against.in_whole_numbers(DEVICE, rho):
+            continue
+        model = osp.snap(ann, bits=8, example=x[:1]) if precision == "int8" else ann
+        for what, method in against.METHODS.items():
+            snn = osp.convert(model, method(rho), precision=precision)
+            yield f"snn {what} {precision}", lambda snn=snn: snn(x, steps)
     if rivals_too and steps == 4:
         yield "ann bf16", rivals.ann(ann, x, "bf16", folded=False)
         yield "ann bf16, folded", rivals.ann(ann, x, "bf16", folded=True)
-    if against.in_whole_numbers(DEVICE, rho):
-        snapped = osp.snap(ann, bits=8, example=x[:1])
-        for what, method in against.METHODS.items():
-            snn = osp.convert(snapped, method(rho), precision="int8")
-            yield f"snn {what} int8", lambda snn=snn: snn(x, steps)
 
 
 def layers(options: Any) -> str:
     """Each layer of some networks: its time, and how far it is from its roof."""
     text, rows = "", []
-    roofs = {name: timing.roofs(DEVICE, dtype=dtype) for name, dtype in DTYPES.items()}
+    roofs = {precision: _roofs(precision) for precision in DTYPES}
     for name, precision, what, steps, rho, batch in LAYERS:
         if options.networks and name not in options.networks:
             continue
@@ -223,11 +250,16 @@ def layers(options: Any) -> str:
     return text
 
 
+def _roofs(precision: Precision) -> timing.Roofs:
+    with arithmetic(precision):  # TF32 is a float32 product that may round
+        return timing.roofs(DEVICE, dtype=DTYPES[precision])
+
+
 def _line(row: dict[str, Any]) -> str:
-    return (
-        f"{row['network']:9} T={row['steps']:<3} rho={row['rho']:<2} B={row['batch']:<5} {row['what']:18} "
-        f"{row['us']:9.2f} us/image  {(row['peak_bytes'] or 0) / 1e9:6.2f} GB"
-    )
+    case = f"{row['network']:9} T={row['steps']:<3} rho={row['rho']:<2} B={row['batch']:<5} {row['what']:18}"
+    if "failed" in row:
+        return f"{case} failed: {row['failed']}"
+    return f"{case} {row['us']:9.2f} us/image  {(row['peak_bytes'] or 0) / 1e9:6.2f} GB"
 
 
 # name: share of the time, what it does; in the order of their worth

@@ -2,7 +2,11 @@
 
 import csv
 import json
+import time
+from argparse import Namespace
+from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +18,15 @@ from offspike import bench, rivals, timing
 from offspike.initial import Constant
 from offspike.methods import Method
 from offspike.timing import Roofs
+
+SCRIPTS = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """The programs beside the package, by name."""
+    monkeypatch.syspath_prepend(SCRIPTS)
+    return import_module
 
 
 def test_operations_and_bytes_of_each_layer_are_the_fewest_possible():
@@ -159,10 +172,13 @@ def test_int8_is_timed_on_the_network_in_fixed_point(monkeypatch, capsys, tmp_pa
     assert "convolution and neurons" in {row["kind"] for row in found["layers"]}
 
 
-def test_machines_multiply_whole_numbers():
+def test_machines_multiply_whole_numbers_with_columns_in_a_row(monkeypatch):
+    strides, multiply = set(), torch._int_mm
+    monkeypatch.setattr(torch, "_int_mm", lambda a, b: (strides.add(b.stride()), multiply(a, b))[1])
     found = timing.roofs(torch.device("cpu"), dtype=torch.int8)
     assert found.operations > 0
     assert found.bytes > 0
+    assert [step for step, _ in strides] == [1]
 
 
 def test_missing_data_is_said_before_the_timing_and_a_failure_after_it_loses_nothing(monkeypatch, tmp_path):
@@ -198,3 +214,91 @@ def test_the_roof_is_that_of_the_precision(monkeypatch, precision, dtype, fast):
     matmul = torch.backends.cuda.matmul
     monkeypatch.setattr(timing, "roofs", lambda device, dtype: (device.type, dtype, matmul.allow_tf32))
     assert _roofs(torch.device("cuda"), precision) == ("cuda", dtype, fast)
+
+
+def test_a_script_measures_each_roof_in_its_own_arithmetic(monkeypatch, script):
+    gpu, matmul = script("gpu"), torch.backends.cuda.matmul
+    monkeypatch.setattr(timing, "roofs", lambda device, dtype: (dtype, matmul.allow_tf32))
+    before = matmul.allow_tf32
+    assert gpu._roofs("tf32") == (torch.float32, True)
+    assert gpu._roofs("int8")[0] == torch.int8
+    assert matmul.allow_tf32 == before
+
+
+def test_what_is_timed_first_is_worth_most(script):
+    ann = bench.network("small")
+    x = torch.rand(2, *ann.input_shape)
+    names = [name for name, _ in script("gpu")._runs(ann, x, 4, 4, rivals_too=True)]
+    precisions = [f"snn {what} {precision}" for precision in ("bf16", "int8", "tf32") for what in ("even", "cos")]
+    assert names == [*precisions, "ann bf16", "ann bf16, folded"]
+
+
+def test_a_run_that_fails_is_a_row(script):
+    gpu = script("gpu")
+    row = gpu._timed(lambda: torch.zeros(2) @ torch.zeros(3), torch.zeros(2))
+    assert row["failed"].startswith("RuntimeError: ")
+    assert "failed: RuntimeError" in gpu._line({"network": "a", "steps": 4, "rho": 4, "batch": 2, "what": "b", **row})
+
+
+def test_sanitizers_run_side_by_side_and_stop_in_time(monkeypatch, script, tmp_path):
+    gpu, tool = script("gpu"), tmp_path / "tool"
+    tool.write_text('#!/bin/sh\necho begun\n[ "$2" = racecheck ] && sleep 60\necho no errors\n')
+    tool.chmod(0o755)
+    monkeypatch.setattr(gpu.shutil, "which", lambda *_, **__: str(tool))
+    monkeypatch.setattr(gpu, "_pytest", lambda *_: "guards: passed")
+    begin = time.perf_counter()
+    found = gpu.guards(Namespace(out=tmp_path, until=begin + 1))
+    assert time.perf_counter() - begin < 20
+    words = ["memcheck: exit 0: no errors", "initcheck: exit 0: no errors", "racecheck: not finished in time: begun"]
+    assert found.splitlines() == ["guards: passed", *words]
+
+
+def test_cases_that_there_was_no_time_for_are_named(monkeypatch, script, tmp_path):
+    whole, options = script("whole"), Namespace(out=tmp_path, until=time.perf_counter() + 60, quick=True)
+    compared = []
+
+    def compare(ann, x, method, steps, device):
+        compared.append((method, steps))
+        options.until = 0.0 if len(compared) == 3 else options.until
+        return {"int8 spikes": True}
+
+    monkeypatch.setattr(whole, "_compare", compare)
+    lines = whole.run(options, torch.device("cuda")).splitlines()
+    assert compared == [whole.CASES["cos"]] * 2 + [whole.CASES["even"]]
+    assert [line.split()[0] for line in lines[:3]] == ["vgg", "resnet", "vgg"]
+    assert lines[3].startswith("not reached in time: resnet even; vgg cos, long; resnet cos, long; vgg even, long; ")
+    assert (tmp_path / "whole.txt").read_text().splitlines() == lines[:3]
+
+
+def test_answers_are_asked_for_only_in_time(script):
+    class Late:
+        def __call__(self, x, steps):
+            pytest.fail("the time was over")
+
+    batches = [(torch.zeros(2, 3), torch.tensor([0, 1]))] * 2
+    logits, labels = script("precisions")._logits(Late(), "tf32", lambda: iter(batches), 0.0)
+    assert logits.shape[1] == 0
+    assert labels.tolist() == [0, 1, 0, 1]
+
+
+def test_neurons_of_maps_are_timed_with_what_finds_their_start(script):
+    row = script("neurons")._map((2, 8, 4, 4), "carry", torch.device("cpu"))
+    assert (row["rule"], row["kind"]) == ("exact-carry", "MAPS 8x4x4")
+    assert row["tb_per_s"] == pytest.approx(
+        2 * 4 * 2 * 8 * 16 * 2 / row["us"] / 1e6
+    )  # 4 steps of bf16, read and written
+
+
+def test_only_layers_between_spikes_are_rounded(script):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(16, 8), nn.Linear(8, 5))
+    before = [model[at].weight.detach().clone() for at in (0, 1, 3, 4)]
+    model[3].weight.data[0] = 0.0
+    script("bits").rounded(model, 8)
+    after = [model[at].weight.detach() for at in (0, 1, 3, 4)]
+    assert torch.equal(after[0], before[0])
+    assert torch.equal(after[3], before[3])
+    assert not after[2][0].any()
+    units = after[1].flatten(1) / before[1].flatten(1).abs().amax(1, keepdim=True) * 127
+    assert torch.allclose(units, units.round(), atol=1e-4)
+    assert units.abs().max().round() == 127

@@ -35,7 +35,7 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
 
 
 def test_every_kernel_compiles(launches: list[dict[str, str]]) -> None:
-    assert {row["kernel"] for row in launches} == {"calibrate_and_fire", "carry", "conv_and_fire"}
+    assert {row["kernel"] for row in launches} == {"calibrate_and_fire", "calibrate_and_pool", "carry", "conv_and_fire"}
     assert len(launches) == 8
 
 

@@ -177,6 +177,30 @@ def test_currents_made_on_the_way(kernels, steps, rho, dtype, rule):
         assert same(got, specified(given, theta, *arguments, **options)), options
 
 
+# channels of eights and others, windows of one sample and of several in a block, a channel count beyond a block
+@pytest.mark.parametrize(
+    ("channels", "width", "rows", "sample_rows"), [(24, 4, 64, 4), (7, 10, 44, 44), (520, 2, 4, 2), (8, 32, 18, 18)]
+)
+@pytest.mark.parametrize(("rule", "steps", "rho"), [("exact-even", 4, 4), ("exact-even", 13, 4), ("shift-keep", 12, 9)])
+def test_pooled_spikes_of_many_blocks(kernels, channels, width, rows, sample_rows, rule, steps, rho):
+    module, device = kernels
+    current, pairs = operands(steps, rows * width * channels, torch.bfloat16, device)
+    bias = torch.rand(channels, generator=torch.Generator().manual_seed(5)).to(device)
+    options = {"pool": channels, "width": width, "bias": bias} | phased(rule, device, of=sample_rows * width * channels)
+    for theta, _ in pairs:
+        given = current, theta, rule, rho, 1, 1e-3
+        assert same(module.calibrate_and_fire(*given, **options), specified(*given, **options))
+
+
+def test_spikes_of_other_heights_are_not_pooled(kernels):
+    module, device = kernels
+    if module.__name__.endswith("cpu"):
+        pytest.skip("the CPU pools any")
+    current, ((theta, v0), _) = operands(1, 4, torch.float32, device)
+    with pytest.raises(ValueError, match="unit=True"):
+        module.calibrate_and_fire(current, theta, "given", 0, 1, 0.0, v0, unit=False, pool=1, width=2)
+
+
 @each_rule
 def test_calibrate_and_fire_without_neurons(kernels, rule):
     module, device = kernels

@@ -110,7 +110,7 @@ class SpikingNetwork(nn.Module):
             with torch.no_grad(), arithmetic(self._unplanned()):
                 return self._passes(self._run, inputs, total, piece, heard)
         with torch.inference_mode(), arithmetic(self.precision):
-            if heard is None and worth(inputs, total):
+            if heard is None and plan.watch is None and worth(inputs, total):
                 return replays.run((total, piece), lambda xs: self._passes(plan, xs, total, piece, None), inputs)
             return self._passes(plan, inputs, total, piece, heard)
 

@@ -8,17 +8,29 @@ the state's dtype; ``beside`` and ``bias`` may be None, and then cost nothing.
 import triton
 import triton.language as tl
 
-__all__ = ["channel", "current_at", "divide", "fetch", "plus", "step", "window"]
+__all__ = ["channel", "current_at", "divide", "fetch", "member", "plus", "step", "window"]
 
 
 @triton.jit
-def window(j, CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
-    """The four neurons of each 2x2 window, ``[4, BLOCK]``, for pooled outputs j; memory is [rows, WIDTH, CHANNELS]."""
-    channel, place = j % CHANNELS, j // CHANNELS
-    column, row = place % (WIDTH // 2), place // (WIDTH // 2)
-    corner = ((2 * row * WIDTH) + 2 * column) * CHANNELS + channel
-    member = tl.arange(0, 4)
-    return corner[None, :] + ((member // 2) * (WIDTH * CHANNELS) + (member % 2) * CHANNELS)[:, None]
+def window(start, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """The upper left neurons of the 2x2 windows start, start + 1, …; memory is [rows, WIDTH, CHANNELS].
+
+    They are ``near`` (32 bits) beyond the neuron ``first``, which starts a row; also their channels.
+    """
+    pair: tl.constexpr = WIDTH // 2 * CHANNELS  # windows of two rows
+    here = (start % pair).to(tl.int32) + tl.arange(0, BLOCK)
+    lane = here % CHANNELS
+    near = here // pair * (2 * pair) + 2 * here - lane
+    if CHANNELS % 8 == 0:  # whole eights follow each other
+        lane = tl.max_contiguous(tl.multiple_of(lane, 8), 8)
+        near = tl.max_contiguous(tl.multiple_of(near, 8), 8)
+    return start // pair * (4 * pair), near, lane
+
+
+@triton.jit
+def member(corner, CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
+    """How far a window's neuron 0 … 3 lies beyond its first."""
+    return (corner // 2 * WIDTH + corner % 2) * CHANNELS
 
 
 @triton.jit

@@ -18,9 +18,9 @@ LONGEST_TABLE = 32  # the exact rules keep D[0] … D[ρ+1] in registers
 HELD = 8  # currents of up to this many listened steps stay in registers; more are read a second time
 PLAIN = (4, 1024)  # warps and neurons of a program: 16 bytes of bfloat16 a thread
 LONG = (4, 512)  # the same where tables or long listening fill the registers
-POOLED = (1, 64)  # warps and windows: the four rows of a window lie in one warp, so that their sum needs no exchange
+POOLED = (4, 512)  # warps and windows, whose four neurons come one after the other
 LANES = 64  # channels of a program that goes through maps
-UNROLL = 8  # steps whose currents are under way from memory at once
+UNROLL = 8  # steps whose currents are under way from memory at once; pooled spikes of 8 fill a code (HELD too)
 
 
 def fire(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,7 +68,9 @@ def calibrate_and_fire(
     width: int = 0,
     phase: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """``fused.specification`` in one kernel (exact rules: ρ <= LONGEST_TABLE)."""
+    """``fused.specification`` in one kernel (exact rules: ρ <= LONGEST_TABLE; pooled spikes: ``unit``)."""
+    if pool and not unit:
+        raise ValueError("spikes are pooled as they are written only where each is 1: give unit=True")
     steady, neurons = bool(steps), current.shape[1]
     steps = steps or len(current)
     check_listening(rho, steps)
@@ -77,22 +79,26 @@ def calibrate_and_fire(
     v_end = _empty(theta, (neurons if keep else 0,))
     name, _, variant = rule.partition("-")
     held = rho if name != "given" and rho <= HELD and not steady else 0
-    later, unroll = steps - held, UNROLL // 2 if pool else UNROLL
+    later = steps - held
     # Compiled in: as a run-time argument a Python float would be rounded to float32 even for a float64 state.
     constants: dict[str, Any] = {
         "NAME": name, "VARIANT": variant, "RHO": rho, "ITERATIONS": iterations, "EPS": eps, "SHARE": 1 / max(rho, 1),
         "THETA": _stride(theta), "V0": 0 if v0 is None else _stride(v0),
-        "BIAS": _bias(bias, inner),
-        "HELD": held, "STEADY": steady, "UNROLL": unroll if later >= unroll else 0, "REST": later % unroll,
-        "UNIT": unit, "KEEP": keep, "POOL": pool, "WIDTH": width,
+        "HELD": held, "STEADY": steady, "UNROLL": UNROLL if later >= UNROLL else 0, "REST": later % UNROLL,
+        "KEEP": keep,
     }  # fmt: skip
     given = (current, beside, gain, bias, phase, theta, v0, out, v_end)
-    operands = [None if x is None else x.contiguous() for x in given]
+    operands: list[Any] = [None if x is None else x.contiguous() for x in given]
     warps, block = tile(name, rho, pool=bool(pool))
-    sample, channels = (2 if x is None else x.numel() for x in (phase, bias))
-    constants["LARGE"] = sample >= block
-    sizes = (steps, neurons, outputs, sample, channels, inner)
-    _launch(scan.calibrate_and_fire, outputs, *operands, *sizes, warps=warps, block=block, **constants)
+    sample = 2 if phase is None else phase.numel()
+    operands += [steps, neurons, outputs, sample]
+    if pool:
+        constants |= {"POOL": pool, "WIDTH": width, "LARGE": sample >= 4 * block}
+        _launch(scan.calibrate_and_pool, outputs, *operands, warps=warps, block=block, **constants)
+    else:
+        constants |= {"BIAS": _bias(bias, inner), "UNIT": unit, "LARGE": sample >= block}
+        operands += [2 if bias is None else bias.numel(), inner]
+        _launch(scan.calibrate_and_fire, outputs, *operands, warps=warps, block=block, **constants)
     return out, v_end
 
 

@@ -7,10 +7,10 @@ Loads of several steps are issued before the first is used: the compiler may not
 import triton
 import triton.language as tl
 
-from offspike.ops.device import channel, current_at, divide, fetch, plus, step, window
-from offspike.ops.tables import interval, phase_of, place, spread
+from offspike.ops.device import channel, current_at, divide, fetch, member, step, window
+from offspike.ops.tables import interval, phase_at, place, spread
 
-__all__ = ["calibrate_and_fire", "chosen", "probe"]
+__all__ = ["calibrate_and_fire", "calibrate_and_pool", "chosen", "probe"]
 
 
 @triton.jit
@@ -19,26 +19,20 @@ def calibrate_and_fire(
     NAME: tl.constexpr, VARIANT: tl.constexpr, RHO: tl.constexpr, ITERATIONS: tl.constexpr, EPS: tl.constexpr,
     SHARE: tl.constexpr, THETA: tl.constexpr, V0: tl.constexpr, BIAS: tl.constexpr,
     HELD: tl.constexpr, STEADY: tl.constexpr, UNROLL: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr,
-    KEEP: tl.constexpr, POOL: tl.constexpr, WIDTH: tl.constexpr, LARGE: tl.constexpr, BLOCK: tl.constexpr,
+    KEEP: tl.constexpr, LARGE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Listen to the first ρ steps, choose v(0) by NAME and VARIANT (or take it), fire, write spikes."""
     # 64 bits: there may be more than 2³¹ elements.
     neurons, outputs = neurons * tl.full((), 1, tl.int64), outputs * tl.full((), 1, tl.int64)
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    j = start + tl.arange(0, BLOCK)
-    exists = j < outputs
-    i, inside = j, exists
-    if POOL:
-        i = window(j, POOL, WIDTH)
-        inside = tl.broadcast_to(exists[None, :], i.shape)
+    i = start + tl.arange(0, BLOCK)
+    exists = i < outputs
     zero = tl.full(i.shape, 0.0, theta.dtype.element_ty)
     # One θ for all is one number: what is computed from it alone is computed once.
-    each = tl.load(theta + i, mask=inside, other=1.0) if THETA else tl.load(theta)
+    each = tl.load(theta + i, mask=exists, other=1.0) if THETA else tl.load(theta)
     shift = None
-    if POOL and BIAS:
-        shift = tl.load(bias + i % POOL, mask=inside, other=0.0)
-    elif BIAS:
-        shift = tl.load(bias + channel(start, channels, inner, BIAS, BLOCK), mask=inside, other=0.0)
+    if BIAS:
+        shift = tl.load(bias + channel(start, channels, inner, BIAS, BLOCK), mask=exists, other=0.0)
     scale = None
     if beside is not None:
         beside += i
@@ -46,47 +40,132 @@ def calibrate_and_fire(
     current += i
     held = (zero,)
     if STEADY:
-        held = (current_at(current, beside, scale, shift, inside, zero),)
+        held = (current_at(current, beside, scale, shift, exists, zero),)
     elif HELD:
-        held = fetch(current, beside, scale, shift, inside, zero, neurons, HELD)
+        held = fetch(current, beside, scale, shift, exists, zero, neurons, HELD)
     if NAME == "given":
-        v = tl.load(v0 + i * V0, mask=inside, other=0.0)
+        v = tl.load(v0 + i * V0, mask=exists, other=0.0)
     else:
         u = None
         if NAME == "exact" and VARIANT == "even":
-            u = phase_of(phase, start, sample, inside, zero, POOL, WIDTH, LARGE, BLOCK)
+            own = phase_at(start, tl.arange(0, BLOCK), sample, LARGE, False)
+            u = tl.load(phase + own, mask=exists, other=0.0).to(zero.dtype)
         v = chosen(
-            held, current, beside, scale, shift, inside, each, neurons, u,
+            held, current, beside, scale, shift, exists, each, neurons, u,
             NAME, VARIANT, RHO, ITERATIONS, EPS, SHARE, HELD, STEADY,
         )  # fmt: skip
-    out += j
+    out += i
     if STEADY:
         for _ in range(steps):
-            v = _fire(held[0], each, v, out, exists, UNIT, POOL)
+            v = _fire(held[0], each, v, out, exists, UNIT)
             out += outputs
     else:
         for t in tl.static_range(HELD):
-            v = _fire(held[t], each, v, out, exists, UNIT, POOL)
+            v = _fire(held[t], each, v, out, exists, UNIT)
             out += outputs
         current += HELD * neurons
         if beside is not None:
             beside += HELD * neurons
         if UNROLL:  # compiled in only where it runs: what it holds would cost all others their registers
             for _ in range((steps - HELD) // UNROLL):
-                ahead = fetch(current, beside, scale, shift, inside, zero, neurons, UNROLL)
+                ahead = fetch(current, beside, scale, shift, exists, zero, neurons, UNROLL)
                 for t in tl.static_range(UNROLL):
-                    v = _fire(ahead[t], each, v, out, exists, UNIT, POOL)
+                    v = _fire(ahead[t], each, v, out, exists, UNIT)
                     out += outputs
                 current += UNROLL * neurons
                 if beside is not None:
                     beside += UNROLL * neurons
         if REST:
-            ahead = fetch(current, beside, scale, shift, inside, zero, neurons, REST)
+            ahead = fetch(current, beside, scale, shift, exists, zero, neurons, REST)
             for t in tl.static_range(REST):
-                v = _fire(ahead[t], each, v, out, exists, UNIT, POOL)
+                v = _fire(ahead[t], each, v, out, exists, UNIT)
                 out += outputs
     if KEEP:
-        tl.store(v_end + i, v, mask=inside)
+        tl.store(v_end + i, v, mask=exists)
+
+
+@triton.jit
+def calibrate_and_pool(
+    current, beside, gain, bias, phase, theta, v0, out, v_end, steps, neurons, outputs, sample,
+    NAME: tl.constexpr, VARIANT: tl.constexpr, RHO: tl.constexpr, ITERATIONS: tl.constexpr, EPS: tl.constexpr,
+    SHARE: tl.constexpr, THETA: tl.constexpr, V0: tl.constexpr, HELD: tl.constexpr, STEADY: tl.constexpr,
+    UNROLL: tl.constexpr, REST: tl.constexpr, KEEP: tl.constexpr, POOL: tl.constexpr, WIDTH: tl.constexpr,
+    LARGE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """``calibrate_and_fire`` of spikes 1, averaged over windows of 2x2; memory is [rows, WIDTH, POOL].
+
+    The four neurons of a window come one after the other, in loops that stay loops: neighbours in memory are read
+    together, as without pooling, and registers hold one neuron's steps. The tuple v turns: its first is next.
+    """
+    neurons, outputs = neurons * tl.full((), 1, tl.int64), outputs * tl.full((), 1, tl.int64)
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    j = start + tl.arange(0, BLOCK)
+    exists = j < outputs
+    first, near, lane = window(start, POOL, WIDTH, BLOCK)
+    zero = tl.full(j.shape, 0.0, theta.dtype.element_ty)
+    one = tl.load(theta)
+    theta += first
+    shift = None
+    if bias is not None:
+        shift = tl.load(bias + lane, mask=exists, other=0.0)
+    scale = None
+    if beside is not None:
+        beside += first
+        scale = tl.load(gain)
+    current += first
+    own = near
+    if NAME == "exact" and VARIANT == "even":
+        own = phase_at(first, near, sample, LARGE, POOL % 8 == 0)
+    code = tl.full(j.shape, 0.0, tl.float32)
+    v = (zero, zero, zero, zero)
+    for corner in range(4):
+        beyond = member(corner, POOL, WIDTH)
+        at = near + beyond
+        each = tl.load(theta + at, mask=exists, other=1.0) if THETA else one
+        row = current + at
+        shortcut = None if beside is None else beside + at
+        held = (zero,)
+        if STEADY:
+            held = (current_at(row, shortcut, scale, shift, exists, zero),)
+        elif HELD:
+            held = fetch(row, shortcut, scale, shift, exists, zero, neurons, HELD)
+        if NAME == "given":
+            v_start = tl.load(v0 + (first + at) * V0, mask=exists, other=0.0)
+        else:
+            u = None
+            if NAME == "exact" and VARIANT == "even":
+                u = tl.load(phase + (own + beyond), mask=exists, other=0.0).to(zero.dtype)
+            v_start = chosen(
+                held, row, shortcut, scale, shift, exists, each, neurons, u,
+                NAME, VARIANT, RHO, ITERATIONS, EPS, SHARE, HELD, STEADY,
+            )  # fmt: skip
+        code, after = _counted(held, each, v_start, code, HELD, STEADY)
+        v = (v[1], v[2], v[3], after)
+    out += j
+    _average(code, out, outputs, exists, HELD)
+    out += HELD * outputs
+    ahead: tl.constexpr = 0 if STEADY else 1
+    current += ahead * HELD * neurons
+    if beside is not None:
+        beside += ahead * HELD * neurons
+    if UNROLL:
+        for _ in range((steps - HELD) // UNROLL):
+            v = _fire_and_pool(
+                current, beside, scale, shift, exists, neurons, near, theta, one, v, out, outputs,
+                UNROLL, STEADY, THETA, POOL, WIDTH,
+            )  # fmt: skip
+            out += UNROLL * outputs
+            current += ahead * UNROLL * neurons
+            if beside is not None:
+                beside += ahead * UNROLL * neurons
+    if REST:
+        v = _fire_and_pool(
+            current, beside, scale, shift, exists, neurons, near, theta, one, v, out, outputs,
+            REST, STEADY, THETA, POOL, WIDTH,
+        )  # fmt: skip
+    if KEEP:
+        for corner in tl.static_range(4):
+            tl.store(v_end + (first + near + member(corner, POOL, WIDTH)), v[corner], mask=exists)
 
 
 @triton.jit
@@ -139,16 +218,53 @@ def probe(
 
 
 @triton.jit
-def _fire(i, theta, v, out, exists, UNIT: tl.constexpr, POOL: tl.constexpr):
+def _fire(i, theta, v, out, exists, UNIT: tl.constexpr):
     """A step, its spikes to ``out``: v."""
     s, v = step(i, theta, v)
     spikes = s.to(v.dtype)
     if not UNIT:
         spikes = tl.where(s, theta, 0.0)
-    if POOL:
-        spikes = tl.reduce(spikes, 0, plus) * 0.25
     tl.store(out, spikes.to(out.dtype.element_ty), mask=exists)
     return v
+
+
+@triton.jit
+def _fire_and_pool(
+    current, beside, scale, shift, exists, neurons, near, theta, one, v, out, outputs,
+    STEPS: tl.constexpr, STEADY: tl.constexpr, THETA: tl.constexpr, POOL: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """STEPS steps of all neurons of windows, the averages of their spikes to ``out``: v."""
+    code = tl.full(near.shape, 0.0, tl.float32)
+    for corner in range(4):
+        at = near + member(corner, POOL, WIDTH)
+        each = tl.load(theta + at, mask=exists, other=1.0) if THETA else one
+        shortcut = None if beside is None else beside + at
+        currents = fetch(current + at, shortcut, scale, shift, exists, v[0], neurons, 1 if STEADY else STEPS)
+        code, after = _counted(currents, each, v[0], code, STEPS, STEADY)
+        v = (v[1], v[2], v[3], after)
+    _average(code, out, outputs, exists, STEPS)
+    return v
+
+
+@triton.jit
+def _counted(currents, theta, v, code, STEPS: tl.constexpr, STEADY: tl.constexpr):
+    """STEPS steps, at most 8, of one neuron of each window: ``code``, its spikes added, and v.
+
+    Three bits a step hold a count; as a float32, which holds eight such counts, it is added to twice as fast.
+    """
+    for t in tl.static_range(STEPS):
+        s, v = step(currents[0 if STEADY else t], theta, v)
+        code = tl.where(s, code + (1 << 3 * t), code)
+    return code, v
+
+
+@triton.jit
+def _average(code, out, outputs, exists, STEPS: tl.constexpr):
+    """A quarter of each step's count to ``out``."""
+    bits = code.to(tl.int32)
+    for t in tl.static_range(STEPS):
+        mean = (bits >> 3 * t & 7).to(tl.float32) * 0.25
+        tl.store(out + t * outputs, mean.to(out.dtype.element_ty), mask=exists)
 
 
 @triton.jit

@@ -3,9 +3,9 @@
 import triton
 import triton.language as tl
 
-from offspike.ops.device import current_at, divide, window
+from offspike.ops.device import current_at, divide
 
-__all__ = ["interval", "narrowed", "phase_of", "place", "spread"]
+__all__ = ["interval", "narrowed", "phase_at", "place", "spread"]
 
 
 @triton.jit
@@ -89,19 +89,13 @@ def _relaxed(least, theta, total, RHO: tl.constexpr, TOP: tl.constexpr, NEW: tl.
 
 
 @triton.jit
-def phase_of(
-    phase, start, sample, inside, like, POOL: tl.constexpr, WIDTH: tl.constexpr, LARGE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The phase of each neuron, from those of one sample (32 bits: 64-bit remainders are slow)."""
-    if POOL:
-        size = sample // 4
-        j = ((start % size).to(tl.int32) + tl.arange(0, BLOCK)) % size
-        j = window(j, POOL, WIDTH)
-    else:
-        j = (start % sample).to(tl.int32) + tl.arange(0, BLOCK)
-        j = tl.where(j >= sample, j - sample, j) if LARGE else j % sample
-    return tl.load(phase + j, mask=inside, other=0.0).to(like.dtype)
+def phase_at(first, near, sample, LARGE: tl.constexpr, EIGHTS: tl.constexpr):
+    """Where the phases of neurons first + near are among those of one sample (32 bits: 64-bit remainders are slow)."""
+    place = (first % sample).to(tl.int32) + near
+    place = tl.where(place >= sample, place - sample, place) if LARGE else place % sample
+    if EIGHTS:
+        place = tl.max_contiguous(tl.multiple_of(place, 8), 8)
+    return place
 
 
 @triton.jit

@@ -1,0 +1,89 @@
+"""How many bits weights between spikes need until a converted network gives the answers that it gives in float32.
+
+    PYTHONPATH=src python3 benchmarks/bits.py --data FOLDER [--network resnet20-cifar10-l4] [--images 10000]
+
+Spikes are 0 and 1, so a layer that takes them rounds by its weights alone. Here these are rounded to so many bits of
+their output channel's largest weight, batch norms folded before; the image's layer and the logits' stay as they are,
+and sums are made in float32. Answers are compared one by one with the unrounded network's. ``--data`` holds CIFAR-10.
+"""
+
+import argparse
+import platform
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import offspike as osp
+from offspike import bench, datasets
+from offspike.experiment import provenance
+from offspike.paper.measure import commit
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+BITS = (8, 12, 16, 18, 20, 22, 24)
+STEPS = 8
+AT = (1, 2, 4, 8)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="the folder that holds CIFAR-10")
+    parser.add_argument("--network", default="resnet20-cifar10-l4", help="a packaged network, or a checkpoint")
+    parser.add_argument("--images", type=int, default=10_000)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    options = parser.parse_args()
+    test, name = datasets.load("cifar10", root=options.data, split="test"), Path(options.network).stem
+    made = provenance()
+    how = {"command": made["command"], "commit": commit()[:7], "date": made["date"]}
+    machine = torch.cuda.get_device_name() if DEVICE.type == "cuda" else platform.machine()
+    file = re.sub(r"[^a-z0-9.]+", "-", f"bits-{name}-float32-{torch.__version__}-{machine}".lower())
+    rows = []
+    for row in measured(osp.load(options.network), test, options.images):
+        rows.append({"network": name, **row, **how})
+        print(row, flush=True)
+        bench.save(options.out / f"{file}.csv", rows)
+
+
+def measured(ann: Any, test: Any, images: int) -> Iterator[dict[str, Any]]:
+    """A row for the network as it is, then one for each number of bits."""
+    rho = max(int(module.levels) for module in ann.modules() if isinstance(module, osp.QCFS))
+    labels, wanted = test.labels[:images], None
+    for bits in (None, *BITS):
+        snn = osp.convert(ann, osp.methods.exact(rho))
+        if bits is not None:
+            rounded(snn.model, bits)
+        found = answers(snn.to(DEVICE), ann.preprocess, test, len(labels))
+        wanted = found if wanted is None else wanted
+        right, differ = ((found == labels).sum(1), (found != wanted).sum(1))
+        points = 100 * (right - (wanted == labels).sum(1)).double() / len(labels)
+        yield {
+            "method": "even", "rho": rho, "images": len(labels), "bits": bits or "float32",
+            **{f"correct_at_{t}": int(right[t - 1]) for t in AT},
+            **{f"differ_at_{t}": int(differ[t - 1]) for t in AT},
+            **{f"points_at_{t}": round(float(points[t - 1]), 4) for t in AT},
+        }  # fmt: skip
+
+
+def rounded(model: nn.Module, bits: int) -> None:
+    """Round the weights of all layers but the first and the last to so many bits, sign included."""
+    layers = [module for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
+    for layer in layers[1:-1]:
+        weight = layer.weight.data.double()
+        largest = weight.flatten(1).abs().amax(1).view(-1, *[1] * (weight.ndim - 1))
+        unit = largest.clamp_min(1e-30) / (2 ** (bits - 1) - 1)  # a channel may be all 0
+        layer.weight.data = ((weight / unit).round() * unit).float()
+
+
+def answers(snn: osp.SpikingNetwork, preprocess: Any, test: Any, images: int) -> Tensor:
+    """The class that the network gives each image after each step, ``[T, N]``."""
+    size = 1000 if DEVICE.type == "cuda" else 100
+    blocks = test.blocks(torch.arange(images), size)
+    found = [snn(preprocess(x.to(DEVICE)), steps=STEPS).cumsum(0).argmax(-1).cpu() for x, _ in blocks]
+    return torch.cat(found, 1)
+
+
+if __name__ == "__main__":
+    main()
