@@ -200,11 +200,11 @@ def test_tiles_make_no_difference(conv, monkeypatch, tile):
 def test_runs_follow_each_other(conv, monkeypatch, steps, length):
     monkeypatch.setattr(conv, "RUN", length)
     for rho in range(min(steps, 8) + 1):
-        parts = [range(steps)[part] for part in conv.runs(steps, rho)]
-        assert [t for part in parts for t in part] == list(range(steps))
-        assert rho <= len(parts[0])
-        assert all(0 < len(part) <= 8 for part in parts)
-        assert len(parts) == 1 if steps <= 8 else len(set(map(len, parts[1:-1]))) <= 1
+        first, often, rest = conv.runs(steps, rho)
+        assert first + often * length + rest == steps
+        assert rho <= first <= 8
+        assert 0 <= rest < length
+        assert first <= max(rho, length) or rho > length
 
 
 @pytest.mark.parametrize(

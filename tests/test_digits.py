@@ -13,6 +13,7 @@ import offspike as osp
 from exact import dyadic, dyadic_images
 from gallery import ACCEPTED
 from offspike.fast import digits, joins
+from offspike.folding import fold
 from offspike.initial import Constant
 from test_plan import METHODS, pooled, residual
 from test_whole import Odd, heard
@@ -40,7 +41,8 @@ def odd():
 
 
 def spiking(ann, method, x, precision="tf32"):
-    return osp.convert(ann.to(DEVICE), method, example=x, precision=precision)
+    ann = fold(ann).to(DEVICE)  # a GPU's batch norms refuse the epsilon of 0 that exact tests want
+    return osp.convert(ann, method, example=x.to(DEVICE), precision=precision)
 
 
 def joined(snn):
@@ -70,10 +72,11 @@ def test_weights_that_three_digits_hold_give_the_spikes_of_exact32(gpu, name, bu
 def test_whatever_can_be_converted_gives_the_same(gpu, name):
     torch.manual_seed(0)
     make, shapes = ACCEPTED[name]
-    inputs = tuple(dyadic_images(2, *shape, seed=seed).to(DEVICE) for seed, shape in enumerate(shapes))
+    inputs = tuple(dyadic_images(2, *shape, seed=seed) for seed, shape in enumerate(shapes))
     example = inputs if len(inputs) > 1 else inputs[0]
-    ann = dyadic(osp.prepare(make().eval().to(DEVICE), osp.QCFS(4), example=example))
-    snn = osp.convert(ann, osp.methods.cos(2), example=example)
+    ann = fold(dyadic(osp.prepare(make().eval(), osp.QCFS(4), example=example)))
+    snn = osp.convert(ann, osp.methods.cos(2), example=example).to(DEVICE)
+    inputs = tuple(x.to(DEVICE) for x in inputs)
     expected = snn(*inputs, steps=3)
     snn.precision = "tf32"
     torch.testing.assert_close(snn(*inputs, steps=3), expected, rtol=0, atol=0)

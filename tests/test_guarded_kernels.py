@@ -237,9 +237,20 @@ def run_product(bands, steps, policy, outputs, stride, pool, shortcut, keep):
     if shortcut:
         guarded["beside"], more["beside"] = (x["beside"].permute(0, 1, 4, 2, 3) for x in (guarded, more))
     synapses = Synapses(bands.around(weight), bands.around(scale), stride)
-    given = Product(bands.around(spikes).permute(0, 1, 4, 2, 3), synapses, pool=pool, **guarded)
+    seen, aside = bands.around(spikes).permute(0, 1, 4, 2, 3), guarded.pop("beside", None)
+
+    def run(steps, **options):
+        beside = None if aside is None else aside[steps]
+        product = Product(seen[steps], synapses, pool=pool, beside=beside, **guarded)
+        return fused.run(product, bands.around(theta), **options)
+
     with bands.allocating():
-        got, v_end = fused.run(given, bands.around(theta), policy=policy, keep=keep)
+        if keep:  # in two pieces
+            first, between = run(slice(policy.rho), policy=policy, keep=True)
+            rest, v_end = run(slice(policy.rho, None), v0=between, keep=True)
+            got = torch.cat([first, rest])
+        else:
+            got, v_end = run(slice(None), policy=policy)
     current = reference.convolve(spikes, weight, scale, stride=stride).permute(0, 1, 4, 2, 3)
     drive = Drive(current, steps, **more | {"bias": more["bias"].view(-1, 1, 1)}, unit=True)
     wanted, v = fused.run(drive, theta, policy=policy, keep=True)
@@ -312,7 +323,7 @@ def test_the_watch_sees_a_product_that_goes_too_far(watched, place, monkeypatch)
 
     monkeypatch.setattr(conv, "_launch", wrong)
     with pytest.raises(Exception, match="outside of every operand"):
-        run_product(watched, *PRODUCTS[1])
+        run_product(watched, *next(case for case in PRODUCTS if case[-1]))
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="a GPU shows no addresses")

@@ -1,13 +1,12 @@
 """A convolution in whole numbers and its neurons in one GPU kernel (Triton): currents never reach memory.
 
-The sums of up to 8 steps stay in registers; a longer T is cut into runs, and only potentials go from one to the next.
+The sums of a run of up to 8 steps stay in registers; a longer T is several runs, with potentials in registers between.
 This is the launcher; `synapse.py` holds what runs on the device. It returns the bits of ``reference.convolve`` followed
 by policy and neuron. Import this module on first use only; with ``TRITON_INTERPRET=1`` in the environment at that
 moment the kernel runs on CPU tensors, slowly.
 """
 
 import functools
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -18,8 +17,7 @@ from offspike.ops import LONGEST, check_listening, synapse
 
 __all__ = ["Tile", "conv_and_fire", "runs", "tile_for"]
 
-# Steps of a run where T is more than LONGEST. The sums of 4 leave room for a tile twice as wide as those of 8: a step
-# then takes less time, but potentials are written and read more often.
+# Steps of a run, a power of two. The sums of 4 leave room for a tile twice as wide as those of 8: less time a step.
 RUN = 4
 
 
@@ -55,12 +53,10 @@ def tile_for(steps: int, outputs: int, channels: int, rule: str, *, carried: boo
     return Tile(warps, wide, depth, 3, min(parts, wide // 8))
 
 
-def runs(steps: int, rho: int) -> list[slice]:
-    """The steps of each launch: all if they fit on chip, else RUN at a time. The first holds the ρ that are heard."""
-    if steps <= LONGEST:
-        return [slice(0, steps)]
-    ends = [0, *range(RUN if rho <= RUN else LONGEST, steps, RUN), steps]
-    return [slice(*pair) for pair in pairwise(ends)]
+def runs(steps: int, rho: int) -> tuple[int, int, int]:
+    """Steps at first, how often RUN steps follow, and steps at last. The first hold the ρ that are heard."""
+    first = min(steps, RUN if rho <= RUN else LONGEST)
+    return first, *divmod(steps - first, RUN)
 
 
 def conv_and_fire(
@@ -97,50 +93,44 @@ def conv_and_fire(
     rows, columns = ((size - 1) // stride + 1 for size in (height, width))
     if pool and (rows % 2 or columns % 2):
         raise ValueError(f"windows of 2x2 do not fit {rows}x{columns} pixels")
-    sizes = (rows // 2, columns // 2) if pool else (rows, columns)
-    outputs = weight.shape[1]
+    sizes, outputs = (rows // 2, columns // 2) if pool else (rows, columns), weight.shape[1]
     out = torch.empty((steps, batch, *sizes, outputs), dtype=dtype, device=spikes.device)
-    v = v0
-    for part in runs(steps, rho):
-        after = None
-        if keep or part.stop < steps:
-            after = torch.empty((batch, rows, columns, outputs), dtype=torch.float32, device=spikes.device)
-        aside = None if beside is None else beside[part]
+    end = (batch, rows, columns, outputs)
+    v_end = torch.empty(end, dtype=torch.float32, device=spikes.device) if keep else None
+    if out.numel():
         _launch(
-            spikes[part], weight, scale, aside, gain, bias, phase, theta, v, after, out[part],
-            rows=rows, columns=columns, stride=stride, pool=pool, rule=rule, rho=rho, iterations=iterations, eps=eps,
+            spikes, weight, scale, beside, gain, bias, phase, theta, v0, v_end, out,
+            size=(rows, columns), stride=stride, pool=pool, rule=rule, rho=rho, iterations=iterations, eps=eps,
         )  # fmt: skip
-        v, rule, rho, iterations, eps, phase = after, "given", 0, 1, 0.0, None
-    return out, v if keep else None
+    return out, v_end
 
 
 def _launch(
-    spikes: Tensor, weight: Tensor, *others: Tensor | None, rows: int, columns: int, stride: int, pool: bool,
-    rule: str, rho: int, iterations: int, eps: float,
+    spikes: Tensor, weight: Tensor, *others: Tensor | None, size: tuple[int, int], stride: int, pool: bool, rule: str,
+    rho: int, iterations: int, eps: float,
 ) -> None:  # fmt: skip
-    """One run, with the operands of the kernel in its order: … v0, v_end, out."""
+    """With the operands of the kernel in its order: … v0, v_end, out."""
     steps, batch, height, width, channels = spikes.shape
     digits, outputs, kernel = weight.shape[:3]
-    if batch * rows * columns * outputs == 0:
-        return
+    first, often, rest = runs(steps, rho)
     carried = any(v is not None for v in others[-3:-1])
-    tile = tile_for(steps, outputs, channels, rule, carried=carried)
-    while spikes.is_cuda and tile.stages > 1 and tile.bytes(steps) > _shared_memory(spikes.device):
+    tile = tile_for(first, outputs, channels, rule, carried=carried)
+    while spikes.is_cuda and tile.stages > 1 and tile.bytes(first) > _shared_memory(spikes.device):
         tile = tile._replace(stages=tile.stages - 1)
     name, _, variant = rule.partition("-")
-    pixels = tile.pixels(steps)
+    pixels = tile.pixels(first)
     constants: dict[str, Any] = {
-        "T": steps, "RHO": rho, "SLOTS": triton.next_power_of_2(steps), "DIGITS": digits, "KERNEL": kernel,
-        "STRIDE": stride, "NAME": name, "VARIANT": variant, "ITERATIONS": iterations, "EPS": eps,
-        "SHARE": 1 / max(rho, 1),
-        "FULL": outputs % tile.channels == 0 and channels % tile.depth == 0,
-        "POOL": pool, "M": pixels, "N": tile.channels, "K": tile.depth, "PARTS": tile.parts,
+        "T": first, "SLOTS": triton.next_power_of_2(first), "RUN": RUN if first < steps else 0, "REST": rest,
+        "RHO": rho, "DIGITS": digits, "KERNEL": kernel, "STRIDE": stride,
+        "NAME": name, "VARIANT": variant, "ITERATIONS": iterations, "EPS": eps, "SHARE": 1 / max(rho, 1),
+        "FULL": outputs % tile.channels == 0 and channels % tile.depth == 0, "POOL": pool,
+        "M": pixels, "N": tile.channels, "K": tile.depth, "PARTS": tile.parts,
         "num_warps": tile.warps, "num_stages": tile.stages, "enable_fp_fusion": False,
     }  # fmt: skip
     operands = [None if x is None else x.contiguous() for x in (spikes, weight, *others)]
-    grid = (triton.cdiv(batch * rows * columns, pixels) * triton.cdiv(outputs, tile.channels),)
+    grid = (triton.cdiv(batch * size[0] * size[1], pixels) * triton.cdiv(outputs, tile.channels),)
     with torch.cuda.device_of(spikes):  # type: ignore[no-untyped-call]
-        synapse.conv_and_fire[grid](*operands, batch, height, width, channels, rows, columns, outputs, **constants)
+        synapse.conv_and_fire[grid](*operands, batch, height, width, channels, *size, outputs, often, **constants)
 
 
 @functools.lru_cache

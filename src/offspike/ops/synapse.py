@@ -5,8 +5,8 @@ one product each, highest first. A program has M pixels and N channels of the
 output; the rows of its matrix are these pixels at all T steps, so that a weight is read once for T steps and the
 currents never leave the registers. Rows are ordered such that a thread holds all steps of its neurons (see
 `_step_and_pixel`): taking them apart moves no data. Then the neurons listen, start and fire as in `scan.py`, PARTS
-slices of the channels one after the other, because tables and potentials need registers too. A longer run is several
-launches, which hand the potentials on.
+slices of the channels one after the other, because tables and potentials need registers too. A longer time is several
+runs, which hand the potentials on.
 """
 
 import triton
@@ -18,56 +18,127 @@ from offspike.ops.scan import chosen
 __all__ = ["conv_and_fire"]
 
 
-# One kernel for images of any size: how they divide is of no use, how channels do is.
-@triton.jit(do_not_specialize=["batch", "height", "width", "rows", "columns"])
+# One kernel for images of any size and any number of runs: how they divide is of no use, how channels do is.
+@triton.jit(do_not_specialize=["batch", "height", "width", "rows", "columns", "runs"])
 def conv_and_fire(
     spikes, weight, scale, beside, gain, bias, phase, theta, v0, v_end, out,
-    batch, height, width, channels, rows, columns, outputs,
-    T: tl.constexpr, RHO: tl.constexpr, SLOTS: tl.constexpr, DIGITS: tl.constexpr, KERNEL: tl.constexpr,
-    STRIDE: tl.constexpr, NAME: tl.constexpr, VARIANT: tl.constexpr, ITERATIONS: tl.constexpr, EPS: tl.constexpr,
-    SHARE: tl.constexpr, FULL: tl.constexpr, POOL: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
-    PARTS: tl.constexpr,
+    batch, height, width, channels, rows, columns, outputs, runs,
+    T: tl.constexpr, SLOTS: tl.constexpr, RUN: tl.constexpr, REST: tl.constexpr, RHO: tl.constexpr,
+    DIGITS: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr, NAME: tl.constexpr, VARIANT: tl.constexpr,
+    ITERATIONS: tl.constexpr, EPS: tl.constexpr, SHARE: tl.constexpr, FULL: tl.constexpr, POOL: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """``spikes [T, B, H, W, C]``, ``weight [DIGITS, O, k, k, C]`` -> ``out [T, B, H', W', O]``.
 
-    FULL: N divides O, K divides C. SLOTS is the power of two that T fits in. POOL: four pixels in turn are a window of
-    2x2, whose spikes are counted. Neurons listen, or start at ``v0``; ``v_end`` gets v(T). Both are
-    ``[B, H', W', O]``, or None and cost nothing.
+    T steps are run first, in which neurons listen, or start at ``v0``; then RUN steps, ``runs`` times, and REST. SLOTS
+    is the power of two that T fits in, and RUN one itself (0: T is all). Potentials stay in registers; ``v_end`` gets
+    the last, ``[B, H', W', O]`` like ``v0``. Either may be None and then costs nothing. FULL: N divides O, K divides C.
+    POOL: four pixels in turn are a window of 2x2, whose spikes are counted.
     """
     tiles, pixels = (outputs + N - 1) // N, batch * rows * columns
     here = tl.program_id(0) // tiles * M  # programs that follow each other share pixels, which stay in the cache
     start = tl.program_id(0) % tiles * N
+    # 64 bits: there may be more than 2³¹ elements.
+    size, image = tl.full((), 1, tl.int64) * pixels * outputs, tl.full((), 1, tl.int64) * batch * height * width
+    v = None
+    if v0 is not None:
+        v = _start(v0, here, start, pixels, rows, columns, outputs, POOL, M, N, PARTS)
+    v = _run(
+        spikes, weight, scale, beside, gain, bias, phase, theta, v, out, here, start, size,
+        batch, height, width, channels, rows, columns, outputs,
+        T, SLOTS, RHO, DIGITS, KERNEL, STRIDE, NAME, VARIANT, ITERATIONS, EPS, SHARE, FULL, POOL, M, N, K, PARTS,
+    )  # fmt: skip
+    if RUN:
+        spikes, out = spikes + T * image * channels, out + T * (size // 4 if POOL else size)
+        if beside is not None:
+            beside += T * size
+        for _ in range(runs):
+            v = _run(
+                spikes, weight, scale, beside, gain, bias, phase, theta, v, out, here, start, size,
+                batch, height, width, channels, rows, columns, outputs,
+                RUN, RUN, RHO, DIGITS, KERNEL, STRIDE, NAME, VARIANT, ITERATIONS, EPS, SHARE, FULL, POOL, M, N, K,
+                PARTS,
+            )  # fmt: skip
+            spikes, out = spikes + RUN * image * channels, out + RUN * (size // 4 if POOL else size)
+            if beside is not None:
+                beside += RUN * size
+    if REST:
+        v = _run(
+            spikes, weight, scale, beside, gain, bias, phase, theta, v, out, here, start, size,
+            batch, height, width, channels, rows, columns, outputs,
+            REST, RUN, RHO, DIGITS, KERNEL, STRIDE, NAME, VARIANT, ITERATIONS, EPS, SHARE, FULL, POOL, M, N, K,
+            PARTS,
+        )  # fmt: skip
+    if v_end is not None:
+        for part in tl.static_range(PARTS):
+            at, _, _, inside = _neurons(here, start, part, pixels, rows, columns, outputs, POOL, M, N, PARTS)
+            tl.store(v_end + at, v[part], mask=inside)
+
+
+@triton.jit
+def _run(
+    spikes, weight, scale, beside, gain, bias, phase, theta, v, out, here, start, size,
+    batch, height, width, channels, rows, columns, outputs,
+    T: tl.constexpr, SLOTS: tl.constexpr, RHO: tl.constexpr, DIGITS: tl.constexpr, KERNEL: tl.constexpr,
+    STRIDE: tl.constexpr, NAME: tl.constexpr, VARIANT: tl.constexpr, ITERATIONS: tl.constexpr, EPS: tl.constexpr,
+    SHARE: tl.constexpr, FULL: tl.constexpr, POOL: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    PARTS: tl.constexpr,
+):  # fmt: skip
+    """T <= 8 steps, from the potentials v (PARTS of them, None: listen first), and the potentials after them."""
+    pixels, each = batch * rows * columns, tl.load(theta)
     sums = _product(
         spikes, weight, here, start, batch, height, width, channels, rows, columns, outputs,
         T, SLOTS, DIGITS, KERNEL, STRIDE, FULL, POOL, M, N, K,
     )  # fmt: skip
     pieces = _apart(sums, SLOTS, M, N, PARTS)
-    each, pixel = tl.load(theta), here + tl.arange(0, M)
-    sample, y, x = _place(pixel, rows, columns, POOL)
-    size = tl.full((), 1, tl.int64) * pixels * outputs  # 64 bits: there may be more than 2³¹ elements
     codes: tl.tuple = ()
+    after: tl.tuple = ()
     for part in tl.static_range(PARTS):
-        o = start + part * (N // PARTS) + tl.arange(0, N // PARTS)
-        inside = (pixel < pixels)[:, None] & (o < outputs)[None, :]
-        at = ((sample.to(tl.int64) * rows + y) * columns + x)[:, None] * outputs + o[None, :]
+        at, own, o, inside = _neurons(here, start, part, pixels, rows, columns, outputs, POOL, M, N, PARTS)
         held: tl.tuple = ()
         for t in tl.static_range(T):
             total = pieces[t * PARTS + part]
             held += (_current(total, scale, beside, gain, bias, at + t * size, o, inside, outputs),)
-        if v0 is not None:
-            v = tl.load(v0 + at, mask=inside, other=0.0)
+        if v is not None:
+            first = v[part]
         else:
             u = None
             if phase is not None:
-                u = tl.load(phase + (y * columns + x)[:, None] * outputs + o[None, :], mask=inside, other=0.0)
-            v = chosen(
+                u = tl.load(phase + own, mask=inside, other=0.0)
+            first = chosen(
                 held, None, None, None, None, inside, each, 0, u, NAME, VARIANT, RHO, ITERATIONS, EPS, SHARE, RHO, False
             )  # fmt: skip
-        code, v = _fired(held, each, v, T, 4 if POOL else 1)
+        code, last = _fired(held, each, first, T, 4 if POOL else 1)
         codes += (code,)
-        if v_end is not None:
-            tl.store(v_end + at, v, mask=inside)
+        after += (last,)
     _write(_together(codes, M, N, PARTS), out, here, start, pixels, outputs, size, T, POOL, M, N)
+    return after
+
+
+@triton.jit
+def _neurons(
+    here, start, part, pixels, rows, columns, outputs,
+    POOL: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """Where a slice of the neurons lies in one step of all samples, and in one sample; its channels; which exist."""
+    pixel, o = here + tl.arange(0, M), start + part * (N // PARTS) + tl.arange(0, N // PARTS)
+    sample, y, x = _place(pixel, rows, columns, POOL)
+    own = (y * columns + x)[:, None] * outputs + o[None, :]
+    at = (sample.to(tl.int64) * rows * columns)[:, None] * outputs + own
+    return at, own, o, (pixel < pixels)[:, None] & (o < outputs)[None, :]
+
+
+@triton.jit
+def _start(
+    v0, here, start, pixels, rows, columns, outputs,
+    POOL: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """The potentials that are given, slice by slice."""
+    v: tl.tuple = ()
+    for part in tl.static_range(PARTS):
+        at, _, _, inside = _neurons(here, start, part, pixels, rows, columns, outputs, POOL, M, N, PARTS)
+        v += (tl.load(v0 + at, mask=inside, other=0.0),)
+    return v
 
 
 @triton.jit
