@@ -71,7 +71,7 @@ def conv_and_fire(
         )  # fmt: skip
     if v_end is not None:
         for part in tl.static_range(PARTS):
-            at, _, _, inside = _neurons(here, start, part, pixels, rows, columns, outputs, POOL, M, N, PARTS)
+            at, _, inside = _neurons(here, start, part, pixels, rows, columns, outputs, POOL, M, N, PARTS)
             tl.store(v_end + at, v[part], mask=inside)
 
 
@@ -91,20 +91,29 @@ def _run(
         T, SLOTS, DIGITS, KERNEL, STRIDE, FULL, POOL, M, N, K,
     )  # fmt: skip
     pieces = _apart(sums, SLOTS, M, N, PARTS)
+    # Of all channels at once: the compiler takes long over each read in a kernel of this size.
+    units = _lanes(scale, start, outputs, N, PARTS)
+    if bias is not None:
+        shifts = _lanes(bias, start, outputs, N, PARTS)
+    if v is None and phase is not None:
+        _, own, exists = _neurons(here, start, 0, pixels, rows, columns, outputs, POOL, M, N, 1)
+        phases = _apart(tl.load(phase + own, mask=exists, other=0.0), 1, M, N, PARTS)
     codes: tl.tuple = ()
     after: tl.tuple = ()
     for part in tl.static_range(PARTS):
-        at, own, o, inside = _neurons(here, start, part, pixels, rows, columns, outputs, POOL, M, N, PARTS)
+        at, _, inside = _neurons(here, start, part, pixels, rows, columns, outputs, POOL, M, N, PARTS)
+        shift = None
+        if bias is not None:
+            shift = shifts[part]
         held: tl.tuple = ()
         for t in tl.static_range(T):
-            total = pieces[t * PARTS + part]
-            held += (_current(total, scale, beside, gain, bias, at + t * size, o, inside, outputs),)
+            held += (_current(pieces[t * PARTS + part], units[part], beside, gain, shift, at + t * size, inside),)
         if v is not None:
             first = v[part]
         else:
             u = None
             if phase is not None:
-                u = tl.load(phase + own, mask=inside, other=0.0)
+                u = phases[part]
             first = chosen(
                 held, None, None, None, None, inside, each, 0, u, NAME, VARIANT, RHO, ITERATIONS, EPS, SHARE, RHO, False
             )  # fmt: skip
@@ -120,12 +129,19 @@ def _neurons(
     here, start, part, pixels, rows, columns, outputs,
     POOL: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Where a slice of the neurons lies in one step of all samples, and in one sample; its channels; which exist."""
+    """Where a slice of the neurons lies in one step of all samples, and in one sample; which exist."""
     pixel, o = here + tl.arange(0, M), start + part * (N // PARTS) + tl.arange(0, N // PARTS)
     sample, y, x = _place(pixel, rows, columns, POOL)
     own = (y * columns + x)[:, None] * outputs + o[None, :]
     at = (sample.to(tl.int64) * rows * columns)[:, None] * outputs + own
-    return at, own, o, (pixel < pixels)[:, None] & (o < outputs)[None, :]
+    return at, own, (pixel < pixels)[:, None] & (o < outputs)[None, :]
+
+
+@triton.jit
+def _lanes(values, start, outputs, N: tl.constexpr, PARTS: tl.constexpr):
+    """One value for each channel, slice by slice, ``[1, N / PARTS]``."""
+    o = start + tl.arange(0, N)
+    return _apart(tl.load(values + o, mask=o < outputs, other=0.0)[None, :], 1, 1, N, PARTS)
 
 
 @triton.jit
@@ -136,7 +152,7 @@ def _start(
     """The potentials that are given, slice by slice."""
     v: tl.tuple = ()
     for part in tl.static_range(PARTS):
-        at, _, _, inside = _neurons(here, start, part, pixels, rows, columns, outputs, POOL, M, N, PARTS)
+        at, _, inside = _neurons(here, start, part, pixels, rows, columns, outputs, POOL, M, N, PARTS)
         v += (tl.load(v0 + at, mask=inside, other=0.0),)
     return v
 
@@ -243,13 +259,13 @@ def _halved(pieces, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ACROSS: tl.conste
 
 
 @triton.jit
-def _current(total, scale, beside, gain, bias, at, o, inside, outputs):
-    """``scale·sum + gain·beside + bias``, float32."""
-    i = total.to(tl.float32) * tl.load(scale + o, mask=o < outputs, other=0.0)[None, :]
+def _current(total, unit, beside, gain, shift, at, inside):
+    """``unit·sum + gain·beside + shift``, float32."""
+    i = total.to(tl.float32) * unit
     if beside is not None:
         i = i + tl.load(beside + at, mask=inside, other=0.0).to(tl.float32) * tl.load(gain)
-    if bias is not None:
-        i = i + tl.load(bias + o, mask=o < outputs, other=0.0)[None, :]
+    if shift is not None:
+        i = i + shift
     return i
 
 
