@@ -294,7 +294,7 @@ def test_only_layers_between_spikes_are_rounded(script):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(16, 8), nn.Linear(8, 5))
     before = [model[at].weight.detach().clone() for at in (0, 1, 3, 4)]
     model[3].weight.data[0] = 0.0
-    script("bits").rounded(model, 8)
+    script("bits").rounded(model, "8")
     after = [model[at].weight.detach() for at in (0, 1, 3, 4)]
     assert torch.equal(after[0], before[0])
     assert torch.equal(after[3], before[3])
