@@ -3,8 +3,9 @@
     PYTHONPATH=src python3 benchmarks/bits.py --data FOLDER [--network resnet20-cifar10-l4] [--images 10000]
 
 Spikes are 0 and 1, so a layer that takes them rounds by its weights alone. Here these are rounded to so many bits of
-their output channel's largest weight, or as ``precision="tf32"`` has them on a GPU, batch norms folded before; the image's layer and the logits' stay as they are,
-and sums are made in float32. Answers are compared one by one with the unrounded network's. ``--data`` holds CIFAR-10.
+their output channel's largest weight, or as ``precision="tf32"`` has them on a GPU, batch norms folded before; the
+image's layer and the logits' stay as they are, and sums are made in float32. Answers are compared one by one with the
+unrounded network's. ``--data`` holds CIFAR-10.
 """
 
 import argparse

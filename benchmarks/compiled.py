@@ -125,6 +125,7 @@ def cases() -> Iterator[Case]:
                 yield Case(what, 0, lambda sizes=sizes: product(*sizes))
                 yield Case(what + " pool", 0, lambda sizes=sizes: product(*sizes, pool=True))
                 yield Case(what + " shortcut", 0, lambda sizes=sizes: product(*sizes, beside=True))
+                yield Case(what + " three digits", 0, lambda sizes=sizes: product(*sizes, digits=3))
 
 
 def _each(rule: str, rho: int) -> int:
@@ -154,7 +155,15 @@ def maps(rho: int) -> None:
 
 
 def product(
-    rule: str, steps: int, rho: int, channels: int, outputs: int, *, beside: bool = False, pool: bool = False
+    rule: str,
+    steps: int,
+    rho: int,
+    channels: int,
+    outputs: int,
+    *,
+    beside: bool = False,
+    pool: bool = False,
+    digits: int = 1,
 ) -> None:
     """A convolution of 3x3 in whole numbers with its neurons."""
     named: dict[str, Any] = {"bias": torch.zeros(outputs), "pool": pool}
@@ -163,7 +172,7 @@ def product(
     if beside:
         named |= {"beside": torch.zeros(steps, 2, 8, 8, outputs, dtype=HALF), "gain": torch.ones(1)}
     spikes = torch.zeros(steps, 2, 8, 8, channels, dtype=HALF)
-    weight = torch.zeros(1, outputs, 3, 3, channels, dtype=HALF)
+    weight = torch.zeros(digits, outputs, 3, 3, channels, dtype=HALF)
     conv.conv_and_fire(spikes, weight, torch.ones(outputs), torch.ones(1), rule, rho, **named)
 
 

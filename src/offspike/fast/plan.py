@@ -9,9 +9,10 @@ Read off the graph once, for one precision:
   any format; average pooling by 2 after spikes is done as they are written;
 - what comes before the first spike is computed once, and like what comes after the last in float32, without TF32.
 
-``"exact32"`` changes no rounding: the same bits as the model run layer by layer. ``"tf32"`` gives tensor cores weights
-in two parts (`parts.py`) wherever it knows that inputs are spikes or short counts of them, and multiplies in float32
-elsewhere: no number is cut to 11 bits. ``"bf16"`` rounds the weights between spikes. ``"int8"`` is for networks in
+``"exact32"`` changes no rounding: the same bits as the model run layer by layer. ``"tf32"`` makes products of spikes
+and their neurons one kernel on a GPU, with weights as three digits of 8 bits (`digits.py`). What that kernel does not
+know gets weights in two TF32 parts (`parts.py`) if its inputs are spikes or short counts of them, and is multiplied in
+float32 if not: no number is cut to 11 bits. ``"bf16"`` rounds the weights between spikes. ``"int8"`` is for networks in
 fixed point, where nothing is rounded: most products are then made in whole numbers (`whole.py`). Those networks use
 TF32 everywhere, also for the image and the logits: it is exact there, and cuDNN's float32 convolutions need not be
 (Winograd). The membrane is float32 in all of them.
