@@ -1,6 +1,6 @@
 """How many bits weights between spikes need until a converted network gives the answers that it gives in float32.
 
-    PYTHONPATH=src python3 benchmarks/bits.py --data FOLDER [--network resnet20-cifar10-l4] [--images 10000]
+    PYTHONPATH=src python3 benchmarks/bits.py --data FOLDER [--network NAME] [--method cos] [--images 10000]
 
 Spikes are 0 and 1, so a layer that takes them rounds by its weights alone. Here these are rounded to so many bits of
 their output channel's largest weight, or as ``precision="tf32"`` has them on a GPU, batch norms folded before; the
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from against import METHODS
 from torch import Tensor, nn
 
 import offspike as osp
@@ -35,6 +36,7 @@ def main() -> None:
     parser.add_argument("--network", default="resnet20-cifar10-l4", help="a packaged network, or a checkpoint")
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--method", choices=METHODS, default="even")
     parser.add_argument("--bits", nargs="+", choices=BITS, default=BITS)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args()
@@ -42,7 +44,7 @@ def main() -> None:
     made = provenance()
     how = {"command": made["command"], "commit": commit()[:7], "date": made["date"]}
     machine = torch.cuda.get_device_name() if DEVICE.type == "cuda" else platform.machine()
-    file = re.sub(r"[^a-z0-9.]+", "-", f"bits-{name}-float32-{torch.__version__}-{machine}".lower())
+    file = re.sub(r"[^a-z0-9.]+", "-", f"bits-{name}-{options.method}-float32-{torch.__version__}-{machine}".lower())
     rows = []
     for row in measured(osp.load(options.network), test, options):
         rows.append({"network": name, **row, **how})
@@ -56,7 +58,7 @@ def measured(ann: Any, test: Any, options: Any) -> Iterator[dict[str, Any]]:
     rho = max(int(module.levels) for module in ann.modules() if isinstance(module, osp.QCFS))
     labels, wanted = test.labels[: options.images], None
     for bits in (None, *options.bits):
-        snn = osp.convert(ann, osp.methods.exact(rho))
+        snn = osp.convert(ann, METHODS[options.method](rho))
         if bits is not None:
             rounded(snn.model, bits)
         found = answers(snn.to(DEVICE), ann.preprocess, test, len(labels), options.steps)
@@ -64,7 +66,7 @@ def measured(ann: Any, test: Any, options: Any) -> Iterator[dict[str, Any]]:
         right, differ = ((found == labels).sum(1), (found != wanted).sum(1))
         points = 100 * (right - (wanted == labels).sum(1)).double() / len(labels)
         yield {
-            "method": "even", "rho": rho, "images": len(labels), "bits": bits or "float32",
+            "method": options.method, "rho": rho, "images": len(labels), "bits": bits or "float32",
             **{f"correct_at_{t}": int(right[t - 1]) for t in at},
             **{f"differ_at_{t}": int(differ[t - 1]) for t in at},
             **{f"points_at_{t}": round(float(points[t - 1]), 4) for t in at},
