@@ -83,7 +83,7 @@ def compare(
 
 def by_layer(snn: SpikingNetwork, x: Tensor, *, steps: int, roofs: Roofs, repeats: int = 4) -> list[Row]:
     """Time of each step of the network's plan, what operations and bytes it needs, and how near it is to its roof."""
-    plan, _ = snn.prepared()
+    plan, *_ = snn.prepared()
     if plan is None:
         raise ValueError("this model runs without a plan: its code cannot be followed, so it has no steps to time")
     rows: list[Row] = []

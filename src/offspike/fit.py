@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["Fit"]
+__all__ = ["Fit", "cached"]
 
 FIRST = 1  # sample, where nothing is known yet
 PIECE = 32  # steps at a time where not all fit: the membrane is then read and written once in so many
@@ -50,9 +50,9 @@ class Fit:
     def _estimate(self) -> int:
         """Samples at a time that fit into half of the memory there is, and whose largest layer stays in the cache."""
         at_once = max(self.least, self.piece or self.steps)
-        largest = 4 * max(self.neurons.values()) * at_once
-        sample = COPIES * largest + 4 * sum(self.neurons.values())
-        return max(1, min(_available() // 2 // sample, CACHED // largest))
+        largest = max(self.neurons.values())
+        sample = COPIES * 4 * largest * at_once + 4 * sum(self.neurons.values())
+        return max(1, min(_available() // 2 // sample, cached(largest, at_once)))
 
     def _halve(self, samples: int) -> None:
         if torch.cuda.is_available():
@@ -66,6 +66,11 @@ class Fit:
             raise torch.OutOfMemoryError(f"one sample and {self.least} steps at a time do not fit into memory")
         at_once = self.piece or self.steps
         _log.warning("out of memory: going on with %d samples and %d steps at a time", self.samples or 1, at_once)
+
+
+def cached(neurons: int, steps: int) -> int:
+    """Samples whose currents a CPU's cache holds, for the ``neurons`` of the largest layer over ``steps``."""
+    return max(1, CACHED // (4 * neurons * steps))
 
 
 def _available() -> int:

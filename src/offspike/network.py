@@ -1,5 +1,6 @@
 """The spiking network: the user's own model, run over time."""
 
+import functools
 from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any, Protocol, Self, cast
@@ -12,8 +13,9 @@ from offspike.capture import capture
 from offspike.clock import Clock, Phase
 from offspike.fast.parts import in_fixed_point
 from offspike.fast.plan import Plan
+from offspike.fast.portions import Portions, several
 from offspike.fast.precision import Precision, arithmetic, check_precision
-from offspike.fast.replay import Replays, worth
+from offspike.fast.replay import Replays, short
 from offspike.fast.whole import check_run
 from offspike.folding import blanks, known_shapes, stand_in
 from offspike.graph import Graph, GraphNetwork, map_values
@@ -66,7 +68,7 @@ class SpikingNetwork(nn.Module):
     """
 
     certificate: Proven | None = None
-    _ready: tuple[Any, Plan | None, Replays] | None = None
+    _ready: tuple[Any, Plan | None, Replays, Portions] | None = None
     _covered: tuple[Any, Any] | None = None
     _rows: Any = True  # of networks that were pickled before it was looked at
     _apart: frozenset[Any] = frozenset()  # shapes of inputs of which it is known that samples do not mix
@@ -103,16 +105,20 @@ class SpikingNetwork(nn.Module):
             *inputs, steps = inputs  # type: ignore[assignment]
         total, piece = check_call(inputs, steps, piece, shape=self.input_shape)
         self._check_apart(inputs)
-        plan, replays = self.prepared()
+        plan, replays, portions = self.prepared()
         if plan is not None and self.precision == "int8":
             check_run(self.method, inputs[0].device)
         if plan is None:
             with torch.no_grad(), arithmetic(self._unplanned()):
                 return self._passes(self._run, inputs, total, piece, heard)
+        run = functools.partial(self._passes, plan, steps=total, piece=piece, heard=heard)
         with torch.inference_mode(), arithmetic(self.precision):
-            if heard is None and plan.watch is None and worth(inputs, total):
-                return replays.run((total, piece), lambda xs: self._passes(plan, xs, total, piece, None), inputs)
-            return self._passes(plan, inputs, total, piece, heard)
+            if heard is not None or plan.watch is not None:  # someone looks on, and wants to see all samples at once
+                return run(inputs)
+            if several(inputs):
+                largest = functools.partial(self._largest, plan, inputs)
+                return outputs.beside(portions.run(run, inputs, piece or total, largest), self._rows)
+            return replays.run((total, piece), run, inputs) if short(inputs, total) else run(inputs)
 
     def fast(self, *inputs: Any) -> Any:
         """The readout at T = ρ = L, ``[B, …]``, in one pass: the same bits as ``snn(x, L).mean(0)``, L times faster.
@@ -155,6 +161,12 @@ class SpikingNetwork(nn.Module):
 
         return outputs.joined(schedules.run(self.method, steps, one_pass, piece=piece), steps)
 
+    def _largest(self, plan: Plan, inputs: Sequence[Tensor]) -> int:
+        """The neurons of the largest layer: one sample is run for one step."""
+        found = [1]
+        self._passes(plan, [x[:1] for x in inputs], 1, None, lambda _, spikes: found.append(spikes[0, 0].numel()))
+        return max(found)
+
     def _pass(self, run: Callable[..., Any], inputs: Sequence[Tensor], clock: Clock, bad: Tensor | None = None) -> Any:
         """What the model returns at each step of the clock, ``[T, B, …]``; ``bad``, if any, is added to each sample."""
         with clock.ticking():
@@ -172,13 +184,13 @@ class SpikingNetwork(nn.Module):
         rounded = self.precision == "tf32" and not in_fixed_point(self.model)
         return "exact32" if rounded else self.precision
 
-    def prepared(self) -> tuple[Plan | None, Replays]:
+    def prepared(self) -> tuple[Plan | None, Replays, Portions]:
         """The plan for the network as it is now; None where it has none, or where hooks want to see the layers."""
         if any(module._forward_hooks or module._forward_pre_hooks for module in self.model.modules()):
-            return None, Replays()
+            return None, Replays(), Portions()
         key = self._state()
         if self._ready is None or self._ready[0] != key:
-            self._ready = (key, self._make_plan(), Replays())
+            self._ready = (key, self._make_plan(), Replays(), Portions())
         return self._ready[1:]
 
     def _state(self) -> Any:

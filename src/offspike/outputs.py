@@ -1,5 +1,6 @@
 """What a model returns, with a time axis in front: a tensor, or tuples, lists and dictionaries of them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from offspike.clock import Clock
 from offspike.graph import Graph, Node, Ref, map_values, values_in
 from offspike.layers import SpikingLayer
 
-__all__ = ["joined", "over_time", "rows"]
+__all__ = ["beside", "joined", "over_time", "rows"]
 
 
 def rows(graph: Graph, model: nn.Module) -> Any:
@@ -44,8 +45,24 @@ def joined(pieces: list[Any], steps: int) -> Any:
             return leaves[0]
         return (leaves[0] if len(leaves) == 1 else torch.cat(leaves))[:steps]
 
-    rest = [iter(values_in(piece, object)) for piece in pieces[1:]]
-    return map_values(pieces[0], lambda leaf: join(leaf, *(next(leaves) for leaves in rest)))
+    return _together(pieces, join)
+
+
+def beside(parts: list[Any], rows: Any) -> Any:
+    """What was returned for all parts of a batch, ``[T, B, …]``; what has no ``rows`` is the same for each."""
+    each = iter(_each_leaf(parts[0], rows))
+
+    def join(*leaves: Any) -> Any:
+        in_rows = next(each) and isinstance(leaves[0], Tensor)
+        return torch.cat(leaves, 1) if in_rows and len(leaves) > 1 else leaves[0]
+
+    return _together(parts, join)
+
+
+def _together(values: list[Any], join: Callable[..., Any]) -> Any:
+    """The first of values built alike, with ``join`` of the leaves of all of them."""
+    rest = [iter(values_in(value, object)) for value in values[1:]]
+    return map_values(values[0], lambda leaf: join(leaf, *(next(leaves) for leaves in rest)))
 
 
 def _common(graph: Graph, model: nn.Module) -> set[str]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from offspike.graph import map_values
 
-__all__ = ["Replays", "worth"]
+__all__ = ["Replays", "short"]
 
 LIMIT = 8  # recordings kept, the latest used ones
 WARM_UP = 2  # ordinary runs before a recording: kernels are compiled and algorithms chosen in them
@@ -59,6 +59,6 @@ class Replays:
         return True
 
 
-def worth(inputs: Sequence[Tensor], steps: int) -> bool:
+def short(inputs: Sequence[Tensor], steps: int) -> bool:
     """Whether a pass is so short that launching its kernels one by one would show."""
     return all(x.is_cuda for x in inputs) and sum(x.numel() for x in inputs) * steps <= LARGEST
