@@ -121,7 +121,7 @@ CASES = pytest.mark.parametrize(("build", "size"), [(residual, 8), (pooled, 8), 
 
 def run(snn, x, cores, steps=6):
     """The logits, and what is multiplied for them."""
-    snn.prepared()
+    snn(x, steps=steps)  # the first run looks how large the layers are, too
     cores.clear()
     return snn(x, steps=steps), [*cores]
 

@@ -72,8 +72,8 @@ def test_any_model_may_be_run_sample_by_sample(name, monkeypatch):
 def test_samples_are_cut_alike_from_the_first_call_on(monkeypatch):
     snn, x = network()
     monkeypatch.setattr(fit, "CACHED", 4 * SIZE * 6 * 3)
-    assert sizes_of(snn, x, steps=6) == [1, 3, 3, 1]  # the first to see how large the layers are
-    assert sizes_of(snn, x, steps=6) == [3, 3, 1]
+    assert sizes_of(snn, x, steps=6) == [1, 3, 2, 2]  # the first to see how large the layers are
+    assert sizes_of(snn, x, steps=6) == [3, 2, 2]
     assert sizes_of(snn, x[:1], steps=6) == [1]
     assert sizes_of(snn, x, steps=12) == [1] * 7
 
@@ -81,7 +81,7 @@ def test_samples_are_cut_alike_from_the_first_call_on(monkeypatch):
 def test_pieces_of_time_leave_room_for_more_samples(monkeypatch):
     snn, x = network()
     monkeypatch.setattr(fit, "CACHED", 4 * SIZE * 6 * 7)
-    assert sizes_of(snn, x, steps=12)[1:] == [3, 3, 1]
+    assert sizes_of(snn, x, steps=12)[1:] == [3, 2, 2]
     assert sizes_of(snn, x, steps=12, piece=6) == [7]
 
 

@@ -1,5 +1,6 @@
 """A batch on a CPU, a few samples at a time: neurons then find their currents in its cache."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,8 +27,8 @@ class Portions:
         shapes = tuple(x.shape[1:] for x in inputs)
         if shapes not in self._neurons:
             self._neurons[shapes] = largest()
-        size = cached(self._neurons[shapes], steps)
-        return [run([x[start : start + size] for x in inputs]) for start in range(0, len(inputs[0]), size)]
+        parts = math.ceil(len(inputs[0]) / cached(self._neurons[shapes], steps))
+        return [run(part) for part in zip(*(x.tensor_split(parts) for x in inputs), strict=True)]
 
 
 def several(inputs: Sequence[Tensor]) -> bool:
