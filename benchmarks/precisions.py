@@ -1,14 +1,15 @@
 """Every precision against the reference path, answer by answer, on the CIFAR-10 test set: a part of `gpu.py`.
 
 All t up to 32 come from one run. A network's answers in bf16, tf32 and exact32 are found first, then those of the
-reference path, which takes longest; where time runs out, as many images are compared as there are. On a CPU, tf32
-multiplies the same numbers as on tensor cores, weights in two parts; only the order of sums is the CPU's.
+reference path, which takes longest; where time runs out, as many images are compared as there are. On a CPU, tf32 has
+the weights that it has on a GPU, three digits of 8 bits each, and the same exact sums (``tests/test_digits.py``); only
+the image's layer and the logits' are summed in the CPU's order.
 """
 
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from torch import Tensor
 
 import offspike as osp
 from offspike import bench, datasets, rivals
+from offspike.fast.digits import Digits
+from offspike.fast.reading import Reading
 
 NETWORKS = ("resnet20-cifar10-l4", "vgg16-cifar10-l4", "resnet18-cifar10-l4")
 RUNS = ("bf16", "tf32", "exact32", "reference")
@@ -36,13 +39,29 @@ def run(options: Any, device: torch.device) -> str:
         if time.perf_counter() > options.until:
             break
         ann: Any = osp.load(path).to(device)
-        with mock.patch("offspike.fast.plan.rounds", return_value=True):  # on a CPU, too
+        with nullcontext() if device.type == "cuda" else _in_digits():
             for row in _network(ann, method(_levels(ann)), options, device):
                 rows.append({"network": path.stem, "method": name, **row})
                 print(_line(rows[-1]), f"   [{options.until - time.perf_counter():.0f} s left]", flush=True)
         bench.save(options.out / "accuracy.csv", [{k: v for k, v in row.items() if k != "every_t"} for row in rows])
         (options.out / "accuracy.json").write_text(json.dumps(rows, indent=1))
     return "\n".join(map(_line, rows))
+
+
+class OnCpu(Digits):
+    """A GPU's weights; products by oneDNN, then the neurons as ever."""
+
+    def __init__(self, reading: Reading, sizes: dict[str, tuple[int, ...]]) -> None:
+        super().__init__(reading, sizes)
+        self.fused = False
+
+
+@contextmanager
+def _in_digits() -> Iterator[None]:
+    """Inside the block, networks on a CPU multiply as a GPU does in tf32."""
+    fuses = mock.patch("offspike.fast.joins.fuses", return_value=True)
+    with fuses, mock.patch("offspike.fast.plan.Digits", OnCpu):
+        yield
 
 
 def testset(options: Any, device: torch.device) -> str:
@@ -70,7 +89,9 @@ def checkpoints(options: Any) -> list[Path]:
     else:
         places = [Path("models"), Path("src/offspike/weights")]
         found = [place / f"{name}.safetensors" for name in NETWORKS for place in places]
-    return [path for path in found if path.exists()][: 1 if options.quick else None]
+    wanted = options.networks or ("",)
+    found = [path for path in found if path.exists() and path.stem.startswith(tuple(wanted))]
+    return found[: 1 if options.quick else None]
 
 
 def batches(options: Any, ann: Any, device: torch.device) -> Callable[[], Iterator[tuple[Tensor, Tensor]]]:
@@ -84,7 +105,7 @@ def batches(options: Any, ann: Any, device: torch.device) -> Callable[[], Iterat
 def _network(ann: Any, method: Any, options: Any, device: torch.device) -> Iterator[dict[str, Any]]:
     snn = osp.convert(ann, method)
     loader, found = batches(options, ann, device), {}
-    for what in (run for run in RUNS if run in (*options.precisions, "exact32", "reference")):
+    for what in (run for run in RUNS if run in (*options.precisions, "exact32")):
         begin = time.perf_counter()
         logits, labels = _logits(snn, what, loader, options.until)
         if logits.shape[1]:

@@ -12,7 +12,7 @@ from torch import nn
 import offspike as osp
 from exact import dyadic, dyadic_images
 from gallery import ACCEPTED
-from offspike.fast import digits, joins
+from offspike.fast import digits, joins, plan
 from offspike.folding import fold
 from offspike.initial import Constant
 from test_plan import METHODS, pooled, residual
@@ -35,6 +35,14 @@ def gpu(monkeypatch):
     importlib.import_module("offspike.ops.conv")
 
 
+class OnCpu(digits.Digits):
+    """The same products by oneDNN, then the neurons."""
+
+    def __init__(self, reading, sizes):
+        super().__init__(reading, sizes)
+        self.fused = False
+
+
 def odd():
     torch.manual_seed(0)
     return dyadic(Odd()), dyadic_images(3, 3, 8, 8)
@@ -47,8 +55,8 @@ def spiking(ann, method, x, precision="tf32"):
 
 def joined(snn):
     """The spiking layers that make their product themselves."""
-    plan = snn.prepared()[0]
-    return set() if plan.joined is None else {plan.reading.nodes[name].target for name in plan.joined.joins}
+    made = snn.prepared()[0]
+    return set() if made.joined is None else {made.reading.nodes[name].target for name in made.joined.joins}
 
 
 @pytest.mark.parametrize("build", [residual, pooled, odd], ids=lambda build: build.__name__)
@@ -66,6 +74,25 @@ def test_weights_that_three_digits_hold_give_the_spikes_of_exact32(gpu, name, bu
         assert torch.equal(others[layer], sent), layer
     assert torch.equal(snn(x, steps=6), wanted)  # nobody hears: pools are part of the kernels
     assert torch.equal(snn(x, steps=9, piece=3)[:6], wanted)
+
+
+@pytest.mark.parametrize("build", [residual, pooled], ids=lambda build: build.__name__)
+@pytest.mark.parametrize("name", JOINED)
+def test_the_kernel_gives_the_bits_of_a_cpu(gpu, monkeypatch, name, build):
+    """Of weights that three digits do not hold; only the image's layer and the logits' depend on the device."""
+    torch.manual_seed(0)
+    ann, x = build()[0], torch.randn(4, 3, 8, 8, device=DEVICE)
+    for parameter in ann.parameters():
+        parameter.data = torch.randn_like(parameter) * parameter.abs().mean()
+    osp.init_thresholds(ann.to(DEVICE), x)
+    _, spikes = heard(spiking(ann, METHODS[name], x), x, 6)
+    monkeypatch.setattr(plan, "Digits", OnCpu)
+    snn = spiking(ann, METHODS[name], x)
+    _, others = heard(snn, x, 6)
+    assert len(joined(snn)) >= 2
+    for layer, out in spikes.items():
+        assert torch.equal(others[layer], out), layer
+    assert len({float(out.mean()) for out in spikes.values()}) > 2  # they fire
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
@@ -91,8 +118,8 @@ def test_a_long_time_goes_in_runs(gpu):
 def test_spikes_travel_as_bytes_and_pools_are_counted(gpu):
     ann, x = pooled()
     snn, seen = spiking(ann, METHODS["cos"], x), []
-    plan = snn.prepared()[0]
-    plan.watch = lambda node, taken, made: seen.append((type(plan.reading.module(node)), made))
+    program = snn.prepared()[0]
+    program.watch = lambda node, taken, made: seen.append((type(program.reading.module(node)), made))
     snn(x.to(DEVICE), steps=4, heard=None)
     dtypes = [made.dtype for kind, made in seen if kind is osp.layers.SpikingLayer]
     assert dtypes == [torch.int8] * 4 + [torch.float32]  # the logits' layer multiplies in float32

@@ -189,9 +189,7 @@ class Plan:
             self.scale[node.name] = layer.theta.detach().clone()
         dtype = torch.int8 if self._narrow(node) else torch.float32
         fused, flat = self.joined.fused, None if bias is None else bias.flatten()
-        multiply = (
-            None if fused else multiplier(synapses.weight[0], synapses.scale, image=image, stride=synapses.stride)
-        )
+        multiply = None if fused else multiplier(synapses.weight, synapses.scale, image=image, stride=synapses.stride)
 
         def step(values: Values) -> Tensor:
             clock, spikes = active_clock(), values[name].to(torch.int8)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 __all__ = ["available", "multiplier"]
 
+BASE = 256  # of the digits
 _TAKES = {
     "qconv_prepack": "weight w_scales x_scale x_zp stride padding dilation groups x_shape",
     "qconv2d_pointwise": "qx x_scale x_zero_point qw w_scale w_zero_point bias stride padding dilation groups "
@@ -28,11 +29,26 @@ _AS_THEY_ARE: tuple[Any, ...] = (1.0, 0, torch.float32, "none", [], "")
 
 
 def multiplier(weight: Tensor, scale: Tensor, *, image: bool, stride: int = 1) -> Callable[[Tensor], Tensor]:
-    """``x -> scale·Σ w·x``, float32, for ``weight [O, k, k, C]``, int8, each row times ``scale [O]``, a power of two.
+    """``x -> scale·Σ w·x``, float32; weights as in `Synapses`: ``weight [digits, O, k, k, C]`` and ``scale [O]``.
 
-    ``x`` holds whole numbers from 0 to 127, int8: an ``image`` is ``[N, C, H, W]`` and padded by k // 2, anything else
-    ``[…, C]``, with k = 1.
+    Scales are powers of two. ``x`` holds whole numbers from 0 to 127, int8: an ``image`` is ``[N, C, H, W]`` and padded
+    by k // 2, anything else ``[…, C]``, with k = 1. The sums of each digit fit 24 bits, those of all of them 32.
     """
+    if len(weight) == 1:
+        return _one_digit(weight[0], scale, image, stride)
+    each = [_one_digit(digit, torch.ones_like(scale), image, stride) for digit in weight]
+    factor = scale[:, None, None] if image else scale
+
+    def multiply(x: Tensor) -> Tensor:
+        total = each[0](x).int()
+        for digit in each[1:]:
+            total = total * BASE + digit(x).int()  # what overflows comes back: the last sum fits 32 bits
+        return total.float() * factor
+
+    return multiply
+
+
+def _one_digit(weight: Tensor, scale: Tensor, image: bool, stride: int) -> Callable[[Tensor], Tensor]:
     if not (weight.device.type == "cpu" and available()):
         return _in_float32(weight.float() * scale[:, None, None, None], image, stride)
     multiply = _convolution(weight, scale, stride) if image else _linear(weight, scale)
