@@ -42,7 +42,7 @@ CASES = [
     ("resnet20", 16, 4, (62, 2500)),
     ("resnet18", 4, 4, (2000,)),
     ("resnet18", 16, 4, (1000,)),
-    ("resnet34", 8, 8, (32, 64)),
+    ("resnet34", 8, 8, (64, 128)),
 ]
 # whose layers are timed: network, precision, method, T, ρ, batch
 LAYERS = [

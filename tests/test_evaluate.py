@@ -173,3 +173,76 @@ def test_reports_add_up_and_compare(setting):
     for t in (0, 4):
         with pytest.raises(ValueError, match="t = 1 … 3"):
             whole.spikes(t)
+
+
+def test_one_neuron_a_sample():
+    """What comes to a layer as [B] is B samples of one neuron, not B neurons."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.last = nn.Linear(6, 1), nn.Linear(1, 5), nn.Linear(5, 3)
+            self.acts = nn.ModuleList([osp.QCFS(4), osp.QCFS(4)])
+
+        def forward(self, x):
+            x = self.acts[0](self.first(x).squeeze(-1)).unsqueeze(-1)
+            return self.last(self.acts[1](self.second(x)))
+
+    torch.manual_seed(0)
+    ann, x = dyadic(Net()), dyadic_images(11, 6)
+    for method in (osp.methods.exact(4), osp.methods.random(), osp.methods.cos(4), osp.methods.exact(4, place="carry")):
+        snn = osp.convert(ann, method)
+        together = snn(x, steps=6)
+        assert torch.equal(together, torch.cat([snn(x[i : i + 1], steps=6) for i in range(11)], 1))
+        assert torch.equal(together, snn(x, steps=6, piece=4))
+        heard = []
+        snn(x, steps=6, heard=lambda layer, spikes, heard=heard: heard.append(spikes))
+        report = osp.evaluate(snn, batches(x, torch.arange(11) % 3, 4), steps=6)
+        assert report.layers["acts.0"].spikes.tolist() == (heard[0] > 0).sum(1).tolist()
+        assert report.layers["acts.0"].neurons == 1
+
+
+@pytest.mark.parametrize("kind", ["list", "words", "dictionary", "tensors", "boxes"])
+def test_labels_of_any_kind_are_cut_with_their_samples(setting, kind):
+    """A CPU runs a first batch in parts, and each sample has to be judged by its own label."""
+    ann, x, y = setting
+    labels = {
+        "list": y.tolist(),
+        "words": ["abc"[label] for label in y],
+        "dictionary": {"class": y, "names": ["abc"[label] for label in y], "of": 3},
+        "tensors": (y, y.float()),
+        "boxes": [{"class": label, "box": torch.zeros(2, 4)} for label in y],
+    }[kind]
+
+    def numbers(labels):
+        if isinstance(labels, dict):
+            assert labels["of"] == 3
+            assert ["abc".index(name) for name in labels["names"]] == labels["class"].tolist()
+            return labels["class"]
+        if kind == "tensors":
+            assert len(labels) == 2
+            return labels[0]
+        named = {"list": int, "words": "abc".index, "boxes": lambda box: int(box["class"])}[kind]
+        return torch.tensor([named(label) for label in labels])
+
+    def metric(out, labels):
+        return (out.argmax(-1) == numbers(labels)).float()
+
+    snn = osp.convert(ann, osp.methods.cos(4))
+    report = osp.evaluate(snn, [(x, labels)], steps=4, metric=metric)
+    expected = osp.evaluate(snn, [(x, y)], steps=4)
+    np.testing.assert_array_equal(report.accuracy, expected.accuracy)
+
+
+def test_who_watches_may_run_out_of_memory_and_nothing_counts_twice(setting):
+    ann, x, y = setting
+    snn, seen = osp.convert(ann, osp.methods.cos(4)), []
+
+    def watch(inputs, labels, outputs, plain):
+        seen.append(len(labels))
+        if len(seen) == 2:
+            raise torch.OutOfMemoryError("no")
+
+    report = osp.evaluate(snn, [(x, y)], steps=4, watch=watch)
+    assert sum(seen) == 11 + seen[1]
+    np.testing.assert_array_equal(report.correct, osp.evaluate(snn, [(x, y)], steps=4).correct)

@@ -345,3 +345,14 @@ def test_silence_is_srp(current, theta):
     plain, _ = ops.fire(current, theta, theta / 2)
     _, v_end = ops.fire(current[:tau], theta, theta / 2)
     assert torch.equal(spikes, plain * (v_end > 1e-3 * theta))
+
+
+def test_phases_do_not_depend_on_the_default_dtype():
+    step = torch.zeros(1, 5000)
+    expected = phases(step)
+    torch.set_default_dtype(torch.float16)
+    try:
+        assert torch.equal(phases(step), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert expected.dtype == torch.float32

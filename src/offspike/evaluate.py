@@ -92,7 +92,7 @@ class _Sums:
         """Run some samples of a batch, and add what they give once all of it is known."""
         found: dict[Any, list[Tensor]] = {}
         some = [x[part] for x in inputs]
-        target = labels if len(some[0]) == len(inputs[0]) else map_values(labels, lambda v: v[part])
+        target = labels if len(some[0]) == len(inputs[0]) else _of_samples(labels, part, len(inputs[0]))
         outputs = self.snn(*some, steps=self.steps, piece=piece, heard=lambda *heard: self._count(found, *heard))
         answers, right = _score(outputs, target, self.metric)
         result: dict[Any, Tensor] = {("spikes", name): torch.cat(counts) for name, counts in found.items()}
@@ -103,10 +103,10 @@ class _Sums:
             once = map_values(plain, lambda leaf: leaf[None] if isinstance(leaf, Tensor) else leaf)
             expected, good = _score(once, target, self.metric)
             result["agree"], result["good"] = (answers == expected).sum(1), good.sum()
-        for key, value in result.items():
-            self.totals[key] = self.totals[key] + value if key in self.totals else value
+        totals = {key: self.totals[key] + value if key in self.totals else value for key, value in result.items()}
         if self.watch is not None:
             self.watch(some, target, outputs, plain)
+        self.totals |= totals  # last: a part that runs out of memory before is taken again
 
     def fill(self, report: Report) -> None:
         """Put the sums into a report."""
@@ -129,6 +129,7 @@ class _Sums:
     def _count(self, found: dict[Any, list[Tensor]], layer: SpikingLayer, spikes: Tensor) -> None:
         """Spikes of a layer at each step. In float32 a sum over a sample is exact up to 2²⁴ neurons."""
         name = self.names[layer]
+        spikes = spikes.unsqueeze(-1) if spikes.ndim == 2 else spikes  # one neuron a sample
         axes = tuple(range(2, spikes.ndim))
         if spikes.dtype == torch.int8:  # 0 and 1
             each = spikes.sum(axes, dtype=torch.float32)
@@ -139,6 +140,21 @@ class _Sums:
         self.neurons[name] = spikes[0, 0].numel()
         key = (name, "listening") if isinstance(active_clock().phase, Listen) else name
         found.setdefault(key, []).append(each.double().sum(1))
+
+
+def _of_samples(labels: Any, part: slice, batch: int) -> Any:
+    """Some samples' labels, of those of a batch: rows of tensors, entries of lists; what is for all stays."""
+    if isinstance(labels, dict):
+        return type(labels)({key: _of_samples(value, part, batch) for key, value in labels.items()})
+    if isinstance(labels, Tensor | np.ndarray):
+        return labels[part] if labels.ndim and len(labels) == batch else labels
+    if not isinstance(labels, list | tuple):
+        return labels
+    rows = [isinstance(value, Tensor | np.ndarray) and value.ndim and len(value) == batch for value in labels]
+    if len(labels) == batch and not all(rows):
+        return labels[part]
+    several = [_of_samples(value, part, batch) for value in labels]
+    return type(labels)(*several) if hasattr(labels, "_fields") else type(labels)(several)
 
 
 def _undefined(outputs: Any) -> Any:

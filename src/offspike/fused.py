@@ -6,7 +6,7 @@ On a GPU a product in whole numbers can be part of the kernel too (``Product``):
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -56,6 +56,11 @@ class Drive:
         if self.bias is not None:
             total = total + self.bias.to(total)
         return total.expand(steps, *total.shape[1:])
+
+    def with_an_axis(self) -> "Drive":
+        """The same for ``[T, B]``, as ``[T, B, 1]``."""
+        beside = None if self.beside is None else self.beside.unsqueeze(-1)
+        return replace(self, current=self.current.unsqueeze(-1), beside=beside)
 
     def write(self, spikes: Tensor, theta: Tensor) -> Tensor:
         """Spikes ``[T, B, …]`` of a neuron as they are wanted."""

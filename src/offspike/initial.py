@@ -5,6 +5,7 @@ A policy is a small frozen value, called with the currents of a layer ``[T, …]
 is per sample: the same neuron starts elsewhere for another image.
 """
 
+import functools
 import math
 import zlib
 from dataclasses import dataclass
@@ -70,9 +71,8 @@ class Uniform:
     def __call__(self, current: Tensor, theta: Tensor | float) -> Tensor:
         """One draw a neuron, shared by the batch."""
         neurons = current.shape[2:] if current.ndim > 2 else current.shape[1:]
-        generator = torch.Generator().manual_seed(self.seed)
-        draw = torch.rand(neurons, generator=generator, dtype=torch.float64)
-        return (_theta(current, theta) * draw.to(current.device, ops.state_dtype(current))).expand(current.shape[1:])
+        draw = _draw(self.seed, tuple(neurons), current.device).to(ops.state_dtype(current))
+        return (_theta(current, theta) * draw).expand(current.shape[1:])
 
     def seed_of(self, layer: str) -> int:
         """The seed of the layer with this name, from 1 to 2³¹ − 1."""
@@ -199,7 +199,7 @@ def phases(step: Tensor) -> Tensor:
     neurons = step.shape[1:] if step.ndim > 1 else step.shape
     n = torch.arange(math.prod(neurons), device=step.device)
     fraction = (n * 2654435769 + 2**31) % 2**32 // 2**8
-    return (fraction * 2.0**-24).reshape(neurons).expand(step.shape)
+    return (fraction.float() * 2.0**-24).reshape(neurons).expand(step.shape)
 
 
 @dataclass(frozen=True)
@@ -225,6 +225,14 @@ class Silence:
 
 
 POLICIES = (Constant, Uniform, Residual, Shift, Exact, Silence)
+
+
+@functools.lru_cache(maxsize=64)
+def _draw(seed: int, neurons: tuple[int, ...], device: torch.device) -> Tensor:
+    """Drawn on the host, and kept on the device: bringing it there would stall a queue."""
+    with torch.inference_mode(False):
+        generator = torch.Generator().manual_seed(seed)
+        return torch.rand(neurons, generator=generator, dtype=torch.float64).to(device)
 
 
 def _theta(current: Tensor, theta: Tensor | float) -> Tensor:

@@ -112,7 +112,8 @@ class SpikingNetwork(nn.Module):
             with torch.no_grad(), arithmetic(self._unplanned()):
                 return self._passes(self._run, inputs, total, piece, heard)
         run = functools.partial(self._passes, plan, steps=total, piece=piece, heard=heard)
-        with torch.inference_mode(), arithmetic(self.precision):
+        ours = torch.autocast(inputs[0].device.type, enabled=False)  # nobody else decides in what numbers it computes
+        with torch.inference_mode(), arithmetic(self.precision), ours:
             if heard is not None or plan.watch is not None:  # someone looks on, and wants to see all samples at once
                 return run(inputs)
             if several(inputs):

@@ -85,7 +85,8 @@ def reference(snn: SpikingNetwork) -> Iterator[None]:
         for layer in snn.layers.values():
             stack.callback(layer.register_forward_hook(lambda module, args, out: None).remove)
         if ops.backend(kind) != "reference":
-            for operator in (ops._fire, ops._probe, fused._calibrate_and_fire):
+            signed = (ops._fire_signed,) if kind == "cpu" else ()  # has no other kernel
+            for operator in (ops._fire, *signed, ops._probe, ops._carry, fused._calibrate_and_fire):
                 stack.enter_context(operator.set_kernel_enabled(kind, False))
         yield
 

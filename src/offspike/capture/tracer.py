@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import math
 import operator
+import threading
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any, cast
@@ -22,6 +23,7 @@ from offspike.leaves import LEAVES
 __all__ = ["Example", "Tracer", "weight"]
 
 Example = Tensor | tuple[Tensor, ...] | None
+_one_at_a_time = threading.RLock()
 _DATA = "control flow depends on the data: all samples and steps must take the same way"
 
 
@@ -110,6 +112,19 @@ class Tracer(fx.Tracer):
         self.model = model
         self.examples = _examples(model, example)
         self.copy: nn.Module | None = None
+        self.thread = 0
+
+    def trace(self, root: Any, concrete_args: Any = None) -> fx.Graph:
+        """The graph of a model. Meanwhile fx has every call of a layer go through here, also those of other threads."""
+        with _one_at_a_time:
+            self.thread = threading.get_ident()
+            return super().trace(root, concrete_args)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        """What a layer holds; to others than the traced model it is what it is."""
+        if threading.get_ident() != self.thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Layers that graphs name as a whole."""
@@ -132,6 +147,8 @@ class Tracer(fx.Tracer):
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A slice of a Sequential is none of the model's own modules, but its layers are."""
+        if threading.get_ident() != self.thread:
+            return forward(*args, **kwargs)
         if m in (self.submodule_paths or {}):
             return super().call_module(m, forward, args, kwargs)
         if type(m) is nn.Sequential:

@@ -1,8 +1,8 @@
 """In what numbers a network computes: the four words, and what they ask of PyTorch."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Literal, TypeVar, get_args
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 
@@ -26,15 +26,29 @@ def arithmetic(precision: Precision) -> Iterator[None]:
     cuDNN tries algorithms out in bf16 only: of float32 tensors it may find a Winograd convolution the fastest, which
     does not add products, so that sums which are exact in TF32 would be rounded.
     """
-    fast, cudnn, matmul = precision != "exact32", torch.backends.cudnn, torch.backends.cuda.matmul
-    before = matmul.allow_tf32
-    options = {"enabled": cudnn.enabled, "deterministic": cudnn.deterministic, "allow_tf32": fast}
-    with cudnn.flags(benchmark=precision == "bf16" and not cudnn.deterministic, **options):
-        matmul.allow_tf32 = fast
-        try:
-            yield
-        finally:
-            matmul.allow_tf32 = before
+    cudnn: Any = torch.backends.cudnn
+    with ExitStack() as stack:
+        for older, newer in ((torch.backends.cuda.matmul, torch.backends.cuda.matmul), (cudnn, cudnn.conv)):
+            _allow_tf32(precision != "exact32", older, newer, stack)
+        stack.callback(setattr, cudnn, "benchmark", cudnn.benchmark)
+        cudnn.benchmark = precision == "bf16" and not cudnn.deterministic
+        yield
+
+
+def _allow_tf32(allowed: bool, older: Any, newer: Any, stack: ExitStack) -> None:
+    """Set PyTorch's switch for TF32 until the stack ends.
+
+    There is an older one and a newer one, and where a program has set the newer, the older refuses to be read.
+    """
+    stack.callback(setattr, newer, "fp32_precision", newer.fp32_precision)
+    try:
+        before = older.allow_tf32
+    except RuntimeError:
+        pass
+    else:
+        stack.callback(setattr, older, "allow_tf32", before)
+        older.allow_tf32 = allowed
+    newer.fp32_precision = "tf32" if allowed else "ieee"  # also where the older one leaves it to a switch for all
 
 
 def in_float32(step: Callable[[Given], Made]) -> Callable[[Given], Made]:

@@ -1,6 +1,7 @@
 """CUDA graphs: a pass whose shapes come again is recorded once and then replayed, without Python in between."""
 
 import logging
+import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -24,11 +25,16 @@ class Replays:
 
     def __init__(self) -> None:
         self._pool: Any = None
+        self._lock = threading.Lock()
         self._seen: Counter[Hashable] = Counter()
         self._recordings: OrderedDict[Hashable, tuple[Any, list[Tensor], Any]] = OrderedDict()
 
     def run(self, key: Hashable, run: Callable[[Sequence[Tensor]], Any], inputs: Sequence[Tensor]) -> Any:
-        """``run(inputs)``, from a recording if there is one for ``key`` and these shapes."""
+        """``run(inputs)``, from a recording if there is one for ``key`` and these shapes; one thread at a time."""
+        with self._lock:
+            return self._run(key, run, inputs)
+
+    def _run(self, key: Hashable, run: Callable[[Sequence[Tensor]], Any], inputs: Sequence[Tensor]) -> Any:
         key = (key, tuple((x.shape, x.dtype, x.device) for x in inputs))
         if key not in self._recordings:
             self._seen[key] += 1
