@@ -3,7 +3,8 @@
 All t up to 32 come from one run. A network's answers in bf16, tf32 and exact32 are found first, then those of the
 reference path, which takes longest; where time runs out, as many images are compared as there are. On a CPU, tf32 has
 the weights that it has on a GPU, three digits of 8 bits each, and the same exact sums (``tests/test_digits.py``); only
-the image's layer and the logits' are summed in the CPU's order.
+the image's layer and the logits' are summed in the CPU's order. ``float64``, where asked for, shows how many answers
+float32 itself changes.
 """
 
 import json
@@ -25,7 +26,7 @@ from offspike.fast.digits import Digits
 from offspike.fast.reading import Reading
 
 NETWORKS = ("resnet20-cifar10-l4", "vgg16-cifar10-l4", "resnet18-cifar10-l4")
-RUNS = ("bf16", "tf32", "exact32", "reference")
+RUNS = ("bf16", "tf32", "float64", "exact32", "reference")
 STEPS = 32
 AT = (1, 2, 4, 8, 16, 32)
 
@@ -103,10 +104,9 @@ def batches(options: Any, ann: Any, device: torch.device) -> Callable[[], Iterat
 
 
 def _network(ann: Any, method: Any, options: Any, device: torch.device) -> Iterator[dict[str, Any]]:
-    snn = osp.convert(ann, method)
     loader, found = batches(options, ann, device), {}
     for what in (run for run in RUNS if run in (*options.precisions, "exact32")):
-        begin = time.perf_counter()
+        begin, snn = time.perf_counter(), osp.convert(ann, method)
         logits, labels = _logits(snn, what, loader, options.until)
         if logits.shape[1]:
             found[what] = logits
@@ -139,13 +139,15 @@ def _against(what: str, found: dict[str, Tensor]) -> str | None:
 
 def _logits(snn: Any, what: str, loader: Any, until: float) -> tuple[Tensor, Tensor]:
     """The logits of each step, ``[T, N, classes]``, of as many batches as there is time for, and all labels."""
-    snn.precision = "exact32" if what == "reference" else what
+    snn.precision = "exact32" if what in ("reference", "float64") else what
+    dtype = torch.float64 if what == "float64" else torch.float32
+    snn = snn.double() if what == "float64" else snn
     found, labels, classes = [], [], 0
     with rivals.reference(snn) if what == "reference" else nullcontext():
         for x, y in loader():
             labels.append(y)
             if time.perf_counter() < until:
-                found.append(snn(x, steps=STEPS).cpu())
+                found.append(snn(x.to(dtype), steps=STEPS).cpu())
                 classes = found[-1].shape[-1]
     empty = torch.empty(STEPS, 0, classes)
     return torch.cat([empty, *found], 1) if found else empty, torch.cat(labels).cpu()
