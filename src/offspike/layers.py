@@ -60,9 +60,7 @@ class SpikingLayer(nn.Module):
 
     def fire(self, drive: Drive | Product) -> Tensor:
         """What the layer sends, ``[T·B, …]``, in this pass."""
-        if (
-            isinstance(drive, Drive) and drive.current.ndim == 2
-        ):  # one neuron a sample, or it would be taken for B of one
+        if isinstance(drive, Drive) and drive.current.ndim == 2:  # one neuron a sample, not B of one
             return self.send(active_clock().phase.fire(self, drive.with_an_axis()).squeeze(-1))
         return self.send(active_clock().phase.fire(self, drive))
 

@@ -20,11 +20,11 @@ from offspike.initial import Exact
 from offspike.layers import SpikingLayer
 from offspike.neurons import IF
 from offspike.ops import LONGEST
+from offspike.ops.reference import BASE
 
 __all__ = ["DIGITS", "Digits", "digits", "sizes"]
 
 DIGITS = 3
-BASE = 256
 LARGEST = 127 * sum(BASE**digit for digit in range(DIGITS))  # digits are −128 … 127
 LONGEST_SUM = 2**31 - 1
 

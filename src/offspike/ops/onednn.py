@@ -13,9 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from offspike.ops.reference import BASE
+
 __all__ = ["available", "multiplier"]
 
-BASE = 256  # of the digits
 _TAKES = {
     "qconv_prepack": "weight w_scales x_scale x_zp stride padding dilation groups x_shape",
     "qconv2d_pointwise": "qx x_scale x_zero_point qw w_scale w_zero_point bias stride padding dilation groups "

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from offspike.equations import heard_count, interval, spread, within
 
-__all__ = ["carry", "convolve", "fire", "fire_signed", "probe"]
+__all__ = ["BASE", "carry", "convolve", "fire", "fire_signed", "probe"]
+
+BASE = 256  # of the digits of whole weights
 
 
 def fire(current: Tensor, theta: Tensor, v0: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,12 +86,12 @@ def carry(current: Tensor, theta: Tensor, phase: Tensor, eps: float) -> Tensor:
 def convolve(spikes: Tensor, weight: Tensor, scale: Tensor, *, stride: int = 1) -> Tensor:
     """``spikes [T, B, H, W, C]``, ``weight [digits, O, k, k, C]`` -> currents ``[T, B, H', W', O]``, padded by k // 2.
 
-    Weights are whole numbers to the base 256, highest digit first. Sums are exact where they fit 53 bits, and rounded
+    Weights are whole numbers to the base BASE, highest digit first. Sums are exact where they fit 53 bits, and rounded
     once, to float32; then each channel is multiplied with its scale.
     """
     whole = torch.zeros_like(weight[0], dtype=torch.float64)
     for digit in weight:
-        whole = whole * 256 + digit
+        whole = whole * BASE + digit
     x = spikes.flatten(0, 1).permute(0, 3, 1, 2).double()
     y = F.conv2d(x, whole.permute(0, 3, 1, 2), stride=stride, padding=weight.shape[2] // 2)
     # cuDNN returns float64 channels-first, whatever it was given.
