@@ -111,14 +111,17 @@ class Watch:
         return self.real.load(addresses, mask, other, dtype)
 
     def store(self, addresses, value, mask):
-        self._within(addresses[mask], value.dtype.itemsize, self.results)
-        self.written.append(addresses[mask].ravel())
+        size = value.dtype.itemsize
+        self._within(addresses[mask], size, self.results)
+        assert not (addresses[mask] % size).any(), "a GPU writes to multiples of a number's size only"
+        self.written.append((addresses[mask].ravel()[:, None] + np.arange(size, dtype=np.uint64)).ravel())
         return self.real.store(addresses, value, mask)
 
     def _within(self, addresses, size, spans):
+        """Of a size of their own, or several of the operand's numbers at once."""
         known = np.zeros(addresses.shape, bool)
         for start, stop, width in spans:
-            known |= (addresses >= start) & (addresses + np.uint64(size) <= stop) & (size == width)
+            known |= (addresses >= start) & (addresses + np.uint64(size) <= stop) & (size % width == 0)
         assert known.all(), f"{(~known).sum()} addresses lie outside of every operand"
 
     def begin(self, tensors, results):
@@ -127,8 +130,8 @@ class Watch:
         self.results, self.written = [span[:3] for span in spans if span[0] in results], []
 
     def end(self):
-        """Every number of every result was written, once."""
-        wanted = [np.arange(start, stop, width, dtype=np.uint64) for start, stop, width in self.results]
+        """Every byte of every result was written, once."""
+        wanted = [np.arange(start, stop, dtype=np.uint64) for start, stop, _ in self.results]
         assert np.array_equal(np.sort(np.concatenate(self.written)), np.sort(np.concatenate(wanted)))
 
 

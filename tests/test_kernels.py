@@ -252,6 +252,55 @@ def test_counts_where_rounding_decides(kernels, theta):
         )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
+@pytest.mark.parametrize("rule", ["shift-keep", "shift-pin"])
+def test_shifts_where_rounding_decides(kernels, rule, dtype):
+    """What a neuron has gained is a few ulps around ±θ/2, for thresholds of many mantissas."""
+    module, device = kernels
+    draw = torch.Generator().manual_seed(0)
+    theta = torch.cat([torch.rand(400, generator=draw, dtype=dtype) + 1, torch.ones(20, dtype=dtype)])
+    theta[-20:] += torch.arange(-10, 10, dtype=dtype) * torch.finfo(dtype).eps
+    theta = (theta * 2.0 ** torch.randint(-9, 9, theta.shape, generator=draw)).to(device).repeat(10)
+    current = torch.cat([theta / 2, theta / -2])
+    for row in current.view(2, 10, -1):
+        for ulps in range(10):
+            for _ in range(abs(ulps - 5)):
+                row[ulps] = torch.nextafter(row[ulps], torch.full_like(row[ulps], ulps - 5))
+    current, theta = torch.stack([current, current.flip(0), current * 0]), theta.repeat(2)
+    for rho in (1, 2):
+        for one in (theta, theta[7:8]):
+            given = current, one, rule, rho, 2, 1e-3
+            assert same(module.calibrate_and_fire(*given), specified(*given))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
+def test_the_least_that_is_rounded_up(kernels, dtype):
+    """``half_up`` is where ⌊a/b + ½⌋ becomes 1, found by trying its neighbours; for b of many mantissas."""
+    module, device = kernels
+    if module.__name__.endswith("cpu"):
+        pytest.skip("the CPU divides")
+    import triton
+    import triton.language as tl
+
+    from offspike.ops import device as on_device
+
+    @triton.jit
+    def kernel(b, out, function: tl.constexpr, N: tl.constexpr):
+        i = tl.arange(0, N)
+        tl.store(out + i, function(tl.load(b + i)))
+
+    b = torch.rand(4096, generator=torch.Generator().manual_seed(0), dtype=dtype) + 1
+    near = torch.arange(-8, 8, dtype=dtype) * torch.finfo(dtype).eps
+    b[:48] = torch.cat([4 / 3 + near, 1 + near.abs(), 2 + near * 2])
+    b = (b * 2.0 ** torch.randint(-9, 9, b.shape, generator=torch.Generator().manual_seed(1))).to(device)
+    least = torch.empty_like(b)
+    kernel[(1,)](b, least, on_device.half_up, N=len(b))
+    before = torch.nextafter(least, -least)
+    assert (torch.floor(least / b + 0.5) == 1).all()
+    assert (torch.floor(before / b + 0.5) == 0).all()
+    assert 0.2 < (least < b / 2).double().mean() < 0.8  # both cases come
+
+
 def test_neurons_do_not_mix(kernels):
     """A silent neuron beside each loud one stays silent."""
     module, device = kernels

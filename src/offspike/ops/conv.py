@@ -83,10 +83,10 @@ def conv_and_fire(
 
     ``spikes [T, B, H, W, C]`` and ``weight [digits, O, k, k, C]`` are int8; k is odd, and images are padded by k // 2.
     Digits are those of whole numbers to the base 256, highest first, and the sums of these have to fit 32 bits.
-    ``I(t) = scale·Σ + gain·beside(t) + bias``, in float32: ``scale`` and ``bias`` are ``[O]``, ``gain`` and
-    ``theta`` one number, ``beside`` is like the output; ``phase [H'·W'·O]`` is for ``"exact-even"``. Spikes leave as 0
-    and 1 in ``dtype``; ``pool`` counts them over windows of 2x2, 0 to 4. With the rule ``"given"`` neurons start at
-    ``v0 [B, H', W', O]``, float32; v(T) comes back alike if it is to be kept.
+    ``I(t) = scale·Σ + gain·beside(t) + bias``, in float32: ``scale``, powers of two, and ``bias`` are ``[O]``, ``gain``
+    and ``theta`` one number, ``beside`` is like the output; ``phase [H'·W'·O]`` is for ``"exact-even"``. Spikes leave
+    as 0 and 1 in ``dtype``; ``pool`` counts them over windows of 2x2, 0 to 4. With the rule ``"given"`` neurons start
+    at ``v0 [B, H', W', O]``, float32; v(T) comes back alike if it is to be kept.
     """
     steps, batch, height, width, _ = spikes.shape
     _check(spikes, weight, rule, rho, phase, v0)
@@ -118,12 +118,15 @@ def _launch(
     while spikes.is_cuda and tile.stages > 1 and tile.bytes(first) > _shared_memory(spikes.device):
         tile = tile._replace(stages=tile.stages - 1)
     name, _, variant = rule.partition("-")
-    pixels = tile.pixels(first)
+    pixels, out = tile.pixels(first), others[-1]
+    assert out is not None
+    quads = out.dtype == torch.int8 and outputs % 4 == 0 and out.data_ptr() % 4 == 0 and not pool
     constants: dict[str, Any] = {
         "T": first, "SLOTS": triton.next_power_of_2(first), "RUN": RUN if first < steps else 0, "REST": rest,
         "RHO": rho, "DIGITS": digits, "KERNEL": kernel, "STRIDE": stride,
         "NAME": name, "VARIANT": variant, "ITERATIONS": iterations, "EPS": eps, "SHARE": 1 / max(rho, 1),
         "FULL": outputs % tile.channels == 0 and channels % tile.depth == 0, "POOL": pool,
+        "QUADS": quads,
         "M": pixels, "N": tile.channels, "K": tile.depth, "PARTS": tile.parts,
         "num_warps": tile.warps, "num_stages": tile.stages, "enable_fp_fusion": False,
     }  # fmt: skip

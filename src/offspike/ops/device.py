@@ -8,7 +8,7 @@ the state's dtype; ``beside`` and ``bias`` may be None, and then cost nothing.
 import triton
 import triton.language as tl
 
-__all__ = ["channel", "current_at", "divide", "fetch", "member", "plus", "step", "window"]
+__all__ = ["channel", "current_at", "divide", "fetch", "half_up", "member", "step", "window"]
 
 
 @triton.jit
@@ -76,12 +76,6 @@ def step(i, theta, v):
 
 
 @triton.jit
-def plus(a, b):
-    """For ``tl.reduce``: Triton's own sum is compiled when Triton is imported, be it interpreted later or not."""
-    return a + b
-
-
-@triton.jit
 def divide(a, b):
     """``a / b``, correctly rounded, without the branches of a division (Triton's own one is approximate).
 
@@ -97,3 +91,17 @@ def divide(a, b):
         q = tl.fma(tl.fma(-first, b, a), inverse, first)
         q = tl.fma(tl.fma(-q, b, a), inverse, q)
         return tl.where(tl.abs(first) < 1e30, q, first)
+
+
+@triton.jit
+def half_up(b):
+    """The least a whose ``⌊a / b + ½⌋``, both operations rounded, is 1 or more: b/2, or the number before it.
+
+    Of p bits, the sum is rounded up to 1 from quotients above ½ − 1.5·2⁻ᵖ⁻¹ on; a fused multiply-add gives that sign.
+    """
+    whole: tl.constexpr = tl.int64 if b.dtype == tl.float64 else tl.int32
+    far: tl.constexpr = 2.0**54 if b.dtype == tl.float64 else 2.0**25
+    half = b * 0.5
+    before = (half.to(whole, bitcast=True) - 1).to(b.dtype, bitcast=True)
+    scale = tl.full(b.shape, 1.5, b.dtype)
+    return tl.where(tl.fma(b, scale, (before - half) * far) > 0, before, half)

@@ -7,7 +7,7 @@ Loads of several steps are issued before the first is used: the compiler may not
 import triton
 import triton.language as tl
 
-from offspike.ops.device import channel, current_at, divide, fetch, member, step, window
+from offspike.ops.device import channel, current_at, fetch, half_up, member, step, window
 from offspike.ops.tables import interval, phase_at, place, spread
 
 __all__ = ["calibrate_and_fire", "calibrate_and_pool", "chosen", "probe"]
@@ -304,10 +304,12 @@ def _tally(i, theta, v, count, low, high):
 
 @triton.jit
 def _shifted(n, v, low, high, v0, theta, PIN: tl.constexpr, RHO: tl.constexpr, EPS: tl.constexpr):
-    """``initial.Shift``: the next v(0)."""
-    margin = theta * tl.full(theta.shape, EPS, theta.dtype)
-    # ψ = clip(wish, 0, ρ, or ρ + 1 to pin) − n. Its sign is enough, and 0 <= n <= ρ.
-    wish = n + tl.floor(divide(v - v0, theta) + 0.5)
-    down = tl.where((wish < n) & (n > 0), tl.maximum(theta, low + margin), 0.0)
-    up = tl.where((wish > n) & (n < RHO + PIN), tl.maximum(theta, theta + margin - high), 0.0)
-    return v0 - down + up
+    """``initial.Shift``: the next v(0).
+
+    ψ = clip(n + ⌊(v − v0)/θ + ½⌋, 0, ρ, or ρ + 1 to pin) − n, of which the sign is enough: no quotient is needed.
+    """
+    margin, gained = theta * tl.full(theta.shape, EPS, theta.dtype), v - v0
+    less = (gained < theta * -0.5) & (n > 0)
+    more = (gained >= half_up(theta)) & (n < RHO + PIN)
+    v0 = tl.where(less, v0 - tl.maximum(theta, low + margin), v0)
+    return tl.where(more, v0 + tl.maximum(theta, theta + margin - high), v0)
