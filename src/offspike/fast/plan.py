@@ -238,7 +238,8 @@ class Plan:
         weights = split(weight) if parted else [weight.to(dtype or weight.dtype)]
         bias = None if module.bias is None or self.reading.bare(node) else module.bias.detach()
         weights, moving = [self._laid(part) for part in weights], node.name in self.reading.moving
-        run = product(module, weights, bias, dtype=dtype, spikes=moving)
+        narrow = self.joined is not None and self.joined.narrow(name)
+        run = product(module, weights, bias, dtype=dtype, spikes=moving, narrow=narrow)
         return lambda values: run(values[name])
 
     def _bias(self, layer: SpikingLayer, names: list[str]) -> Tensor | None:
