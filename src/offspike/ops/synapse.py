@@ -100,11 +100,6 @@ def _run(
     if v is None and phase is not None:
         _, own, exists = _neurons(here, start, 0, pixels, rows, columns, outputs, POOL, M, N, 1)
         phases = _apart(tl.load(phase + own, mask=exists, other=0.0), 1, M, N, PARTS)
-    extras: tl.tuple = ()
-    if beside is not None and beside.dtype.element_ty == tl.int8:  # others would take too many registers
-        at, _, exists = _neurons(here, start, 0, pixels, rows, columns, outputs, POOL, M, N, 1)
-        for t in tl.static_range(T):
-            extras += _apart(tl.load(beside + at + t * size, mask=exists, other=0), 1, M, N, PARTS)
     codes: tl.tuple = ()
     after: tl.tuple = ()
     for part in tl.static_range(PARTS):
@@ -114,13 +109,7 @@ def _run(
             shift = shifts[part]
         held: tl.tuple = ()
         for t in tl.static_range(T):
-            extra = None
-            if beside is not None:
-                if beside.dtype.element_ty == tl.int8:
-                    extra = extras[t * PARTS + part]
-                else:
-                    extra = tl.load(beside + at + t * size, mask=inside, other=0.0)
-            held += (_current(pieces[t * PARTS + part], units[part], extra, gain, shift),)
+            held += (_current(pieces[t * PARTS + part], units[part], beside, gain, shift, at + t * size, inside),)
         if v is not None:
             first = v[part]
         else:
@@ -280,11 +269,11 @@ def _halved(pieces, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ACROSS: tl.conste
 
 
 @triton.jit
-def _current(total, unit, extra, gain, shift):
-    """``unit·sum + gain·extra + shift``, float32. A unit is a power of two: multiplying with it rounds nothing."""
+def _current(total, unit, beside, gain, shift, at, inside):
+    """``unit·sum + gain·beside + shift``, float32. A unit is a power of two: multiplying with it rounds nothing."""
     whole = total.to(tl.float32)
-    if extra is not None:
-        i = tl.fma(whole, unit, extra.to(tl.float32) * tl.load(gain))
+    if beside is not None:
+        i = tl.fma(whole, unit, tl.load(beside + at, mask=inside, other=0.0).to(tl.float32) * tl.load(gain))
         if shift is not None:
             i = i + shift
     elif shift is not None:
