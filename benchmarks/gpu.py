@@ -73,9 +73,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--data", type=Path, help="the folder that holds CIFAR-10")
     parser.add_argument("--models", type=Path, help="a folder of checkpoints (*cifar10*.safetensors) to compare")
-    parser.add_argument(
-        "--precisions", nargs="+", default=["bf16", "tf32", "reference"], help="compared in the part `accuracy`"
-    )
+    parser.add_argument("--precisions", nargs="+", help="only these, in the parts `accuracy` and `rivals`")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--max-seconds", type=float, default=3600.0)
     parser.add_argument("--networks", nargs="+", help="only these networks' speed and accuracy")

@@ -27,6 +27,7 @@ from offspike.fast.reading import Reading
 
 NETWORKS = ("resnet20-cifar10-l4", "vgg16-cifar10-l4", "resnet18-cifar10-l4")
 RUNS = ("bf16", "tf32", "float64", "exact32", "reference")
+USUAL = ("bf16", "tf32", "reference")
 STEPS = 32
 AT = (1, 2, 4, 8, 16, 32)
 
@@ -105,7 +106,7 @@ def batches(options: Any, ann: Any, device: torch.device) -> Callable[[], Iterat
 
 def _network(ann: Any, method: Any, options: Any, device: torch.device) -> Iterator[dict[str, Any]]:
     loader, found = batches(options, ann, device), {}
-    for what in (run for run in RUNS if run in (*options.precisions, "exact32")):
+    for what in (run for run in RUNS if run in (*(options.precisions or USUAL), "exact32")):
         begin, snn = time.perf_counter(), osp.convert(ann, method)
         logits, labels = _logits(snn, what, loader, options.until)
         if logits.shape[1]:
