@@ -40,6 +40,7 @@ THEIRS: list[tuple[Any, int, dict[str, Any]]] = [
     ("tf32", 500, {"kernels": "torch"}),
     ("bf16", 2000, {}),
     ("tf32", 2000, {}),
+    ("tf32", 2000, {"once": True}),
 ]
 FIRST = 3  # of THEIRS, for every T before the rest for any
 PROCESSES = 8  # that compile
