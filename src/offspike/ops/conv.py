@@ -43,12 +43,14 @@ class Tile(NamedTuple):
 def tile_for(steps: int, outputs: int, channels: int, rule: str, *, carried: bool = False) -> Tile:
     """The fastest on an H200 (`benchmarks/fused_conv.py`), no wider than the layer as far as tensor cores allow.
 
+    Of more than 4 steps, two small programs on a multiprocessor are faster than one large one, up to 128 channels.
     ``carried``: potentials are read or written. They come in slices of 8 channels, which lie over the threads as sums
     do; with wider ones Triton moves all sums through shared memory to where it has read the potentials.
     """
-    warps, most = (4, 128) if steps <= 4 else (8 if outputs > 64 else 4, 64)
-    wide = min(most, max(16, triton.next_power_of_2(outputs)))
-    depth = min(128, max(32, triton.next_power_of_2(channels)))
+    long, few = steps > 4, max(outputs, channels) <= 128
+    warps = 8 if long and outputs > 64 and not few else 4
+    wide = min(64 if long else 128, max(16, triton.next_power_of_2(outputs)))
+    depth = min(64 if long and few else 128, max(32, triton.next_power_of_2(channels)))
     parts = wide // 8 if carried else 8 if rule == "exact-even" else 4  # its tables need more registers
     return Tile(warps, wide, depth, 3, min(parts, wide // 8))
 
