@@ -4,8 +4,8 @@
 
 Speed is measured on random weights: they cost what trained ones cost. ``--data`` names the folder that holds CIFAR-10;
 accuracy needs it and checkpoints (``--models``, or the project's own). Needs torch and Triton only; the tests also
-pytest, the rivals also SpikingJelly with loguru and tqdm. Results are written as they come. Each part may take its
-share of ``--max-seconds`` and what those before it left over; one that fails does not stop the others.
+pytest, the rivals also SpikingJelly with loguru and tqdm. Results are written as they come; kernels that take
+long to compile are compiled by processes side by side before they are timed. Each part may take its share of ``--max-seconds`` and what those before it left over; one that fails does not stop the others.
 """
 
 import argparse
@@ -17,11 +17,13 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import against
+import ahead
 import bounded
 import neurons
 import precisions
@@ -73,7 +75,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--data", type=Path, help="the folder that holds CIFAR-10")
     parser.add_argument("--models", type=Path, help="a folder of checkpoints (*cifar10*.safetensors) to compare")
-    parser.add_argument("--precisions", nargs="+", help="only these, in the parts `accuracy` and `rivals`")
+    parser.add_argument("--precisions", nargs="+", help="only these: accuracy, rivals, speed")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--max-seconds", type=float, default=3600.0)
     parser.add_argument("--networks", nargs="+", help="only these networks' speed and accuracy")
@@ -185,16 +187,20 @@ def grid(options: Any) -> str:
 
 def speed(options: Any) -> str:
     rows: list[dict[str, Any]] = []
+    cases = [case for case in (QUICK if options.quick else CASES) if case[0] in (options.networks or (case[0],))]
+    chosen = [precision for precision in DTYPES if precision in (options.precisions or DTYPES)]
+    if DEVICE.type == "cuda":
+        each = product(cases, [precision for precision in chosen if precision != "bf16"], against.METHODS)
+        wanted = [ahead.Case(name, steps, rho, *how) for (name, steps, rho, _), *how in each]
+        print(ahead.compiled(wanted, (options.until - time.perf_counter()) / 2), flush=True)
     roofs = timing.roofs(DEVICE, dtype=torch.bfloat16)
     print(roofs, flush=True)
-    for name, steps, rho, batches in QUICK if options.quick else CASES:
-        if options.networks and name not in options.networks:
-            continue
+    for name, steps, rho, batches in cases:
         ann: Any = bench.network(name).to(DEVICE)
         for batch in batches:
             x = torch.randn(batch, *ann.input_shape, device=DEVICE)
             row = {"network": name, "steps": steps, "rho": rho, "batch": batch}
-            for what, run in _runs(ann, x, steps, rho, rivals_too=batch == batches[0]):
+            for what, run in _runs(ann, x, steps, rho, chosen, rivals_too=batch == batches[0]):
                 if time.perf_counter() > options.until:
                     return "\n".join(map(_line, rows))
                 rows.append({**row, "what": what, **_timed(run, x)})
@@ -213,8 +219,10 @@ def _timed(run: Callable[[], Any], x: Any) -> dict[str, Any]:
         return {"failed": f"{type(error).__name__}: {error}".splitlines()[0]}
 
 
-def _runs(ann: Any, x: Any, steps: int, rho: int, *, rivals_too: bool) -> Iterator[tuple[str, Callable[[], Any]]]:
-    for precision in DTYPES:
+def _runs(
+    ann: Any, x: Any, steps: int, rho: int, chosen: Iterable[Precision], *, rivals_too: bool
+) -> Iterator[tuple[str, Callable[[], Any]]]:
+    for precision in chosen:
         if precision == "int8" and not against.in_whole_numbers(DEVICE, rho):
             continue
         model = osp.snap(ann, bits=8, example=x[:1]) if precision == "int8" else ann

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import ahead
 import torch
 from against import METHODS
 from torch import Tensor
@@ -37,6 +38,10 @@ def run(options: Any, device: torch.device) -> str:
     if options.data is None:
         return "no --data: accuracy not measured"
     rows: list[dict[str, Any]] = []
+    if device.type == "cuda" and "tf32" in (options.precisions or USUAL):
+        cases = [(path, _levels(osp.load(path)), name) for path in checkpoints(options) for name in METHODS]
+        wanted = [ahead.Case(str(path), STEPS, levels, "tf32", name) for path, levels, name in cases]
+        print(ahead.compiled(wanted, (options.until - time.perf_counter()) / 3), flush=True)
     for (name, method), path in product(METHODS.items(), checkpoints(options)):
         if time.perf_counter() > options.until:
             break

@@ -228,7 +228,7 @@ def test_a_script_measures_each_roof_in_its_own_arithmetic(monkeypatch, script):
 def test_what_is_timed_first_is_worth_most(script):
     ann = bench.network("small")
     x = torch.rand(2, *ann.input_shape)
-    names = [name for name, _ in script("gpu")._runs(ann, x, 4, 4, rivals_too=True)]
+    names = [name for name, _ in script("gpu")._runs(ann, x, 4, 4, ("bf16", "int8", "tf32"), rivals_too=True)]
     precisions = [f"snn {what} {precision}" for precision in ("bf16", "int8", "tf32") for what in ("even", "cos")]
     assert names == [*precisions, "ann bf16", "ann bf16, folded"]
 
@@ -302,3 +302,24 @@ def test_only_layers_between_spikes_are_rounded(script):
     units = after[1].flatten(1) / before[1].flatten(1).abs().amax(1, keepdim=True) * 127
     assert torch.allclose(units, units.round(), atol=1e-4)
     assert units.abs().max().round() == 127
+
+
+def test_every_kind_of_launch_is_compiled_once_by_some_process(script):
+    ahead, launched = script("ahead"), []
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda x, **constants: launched.append((x.dtype, constants["K"]))
+
+    kinds = [(dtype, k) for dtype in (torch.int8, torch.float32) for k in range(7)]
+    for share in range(ahead.SHARES):
+        kernel = ahead.Share(Kernel(), share)
+        for dtype, k in kinds * 2:  # a network launches most kinds more than once
+            kernel[(1,)](torch.zeros(1, dtype=dtype), K=k)
+    assert sorted(launched, key=str) == sorted(kinds * 2, key=str)
+
+
+def test_a_network_that_cannot_be_compiled_ahead_says_why(script):
+    ahead = script("ahead")
+    assert "no network 'vgg1'" in ahead.launched(ahead.Case("vgg1", 4, 4, "tf32", "cos"), 0)
+    assert ahead.launched(ahead.Case("small", 4, 4, "tf32", "cos"), 0) == ""
