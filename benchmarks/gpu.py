@@ -4,8 +4,9 @@
 
 Speed is measured on random weights: they cost what trained ones cost. ``--data`` names the folder that holds CIFAR-10;
 accuracy needs it and checkpoints (``--models``, or the project's own). Needs torch and Triton only; the tests also
-pytest, the rivals also SpikingJelly with loguru and tqdm. Results are written as they come; kernels that take
-long to compile are compiled by processes side by side before they are timed. Each part may take its share of ``--max-seconds`` and what those before it left over; one that fails does not stop the others.
+pytest, the rivals also SpikingJelly with loguru and tqdm. Kernels that take long to compile are compiled by processes
+side by side before they are timed. Results are written as they come. Each part may take its share of ``--max-seconds``
+and what those before it left over; one that fails does not stop the others.
 """
 
 import argparse
