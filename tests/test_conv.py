@@ -267,3 +267,5 @@ def test_what_does_not_fit_is_refused(conv):
         conv.conv_and_fire(spikes[:4], *others[:3], "exact-even", 4)
     with pytest.raises(ValueError, match="listens to rho=4"):
         conv.conv_and_fire(spikes[:3], *others)
+    with pytest.raises(ValueError, match="powers of two"):
+        Synapses(synapses.weight, synapses.scale * 3)

@@ -74,7 +74,7 @@ class Drive:
 
 @dataclass(frozen=True)
 class Synapses:
-    """A convolution or linear layer in whole numbers, each row times ``scale [O]``.
+    """A convolution or linear layer in whole numbers, each row times ``scale [O]``, powers of two.
 
     ``weight [digits, O, k, k, C]``, int8, holds their digits to the base 256, highest first.
     """
@@ -82,6 +82,10 @@ class Synapses:
     weight: Tensor
     scale: Tensor
     stride: int = 1
+
+    def __post_init__(self) -> None:
+        if not bool((torch.frexp(self.scale)[0] == 0.5).all()):  # looked at when a plan is made, not when it runs
+            raise ValueError("scales must be powers of two, so that multiplying a sum with them rounds nothing")
 
 
 @dataclass(frozen=True)
